@@ -8,18 +8,19 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Aggregate, Benchmark
+from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.names import SUITES
 from compoclip.cli.main import main
 from compoclip.config import package_yaml, parsed_yaml
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published import read
 from compoclip.evaluation.published.measured import STANDS_IN, entries_of, fill_table, table_text
-from compoclip.evaluation.published.mteb_files import write_mteb_files
+from compoclip.evaluation.published.mteb_files import MtebFiles, write_mteb_files
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
@@ -29,7 +30,6 @@ from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
-QUICK = Options(resamples=60)
 RULES = {
     "vl_compo": Aggregate(("even", "odd")),
     "replace": Aggregate(("even",)),
@@ -42,19 +42,32 @@ ELEVEN = ("aro", "crepe", "eqben", "imagecode", "sugarcrepe", "svo", "valse", "v
 ELEVEN += ("winoground", "spec")
 
 
-def column(table: PublishedTable, name: str) -> int:
-    return [each.id for each in table.columns].index(name)
+def cells(table: PublishedTable, row: Any) -> dict[str, Any]:
+    return {column.id: cell for column, cell in zip(table.columns, row.cells)}
 
 
-def bench(folder: Path, name: str, **changes: object) -> Benchmark:
-    made = choice_benchmark(folder / "p", n=24, shared=12, name=name, aggregates=RULES)
-    return replace(made, headline="vl_compo", **changes)
+def printed(table: PublishedTable) -> dict[tuple[str, ...], dict[str, float | None]]:
+    """Labels of a row -> its numbers by column."""
+    names = [column.id for column in table.columns]
+    return {row.labels: dict(zip(names, row.values)) for row in table.rows}
 
 
-def measured(folder: Path, names: list[str], model: str = "ours", **changes: object):
-    made = [bench(folder, name, **changes) for name in names]
-    options = replace(QUICK, allow_partial=True)
-    return evaluate(model, FakeEncoder(model), made, folder / "out", options)
+def terms(table: PublishedTable, name: str) -> list[Any]:
+    """The numbers that a column is made of."""
+    (column,) = (column for column in table.columns if column.id == name)
+    return [source for source, _ in column.terms]
+
+
+def measured(
+    folder: Path, names: list[str], model: str = "ours", **changes: object
+) -> list[Results]:
+    fields = {"aggregates": RULES, "headline": "vl_compo", **changes}
+    benchmarks = [
+        replace(choice_benchmark(folder / "p", n=24, shared=12, name=name), **fields)
+        for name in names
+    ]
+    options = Options(resamples=60, allow_partial=True)
+    return evaluate(model, FakeEncoder(model), benchmarks, folder / "out", options)
 
 
 def test_derived_columns_follow_from_the_others_within_rounding() -> None:
@@ -94,7 +107,7 @@ def test_derived_columns_follow_from_the_others_within_rounding() -> None:
 def test_columns_are_made_of_the_suites_of_the_literature() -> None:
     table = published_table("fsc-clip-table1")
     for name, suite in (("comp", "comp"), ("zs", "elevater"), ("i2t", "retrieval_3")):
-        sources = [source.benchmark for source, _ in table.columns[column(table, name)].terms]
+        sources = [source.benchmark for source in terms(table, name)]
         assert sorted(sources) == sorted(spec.replace(":", "_") for spec in SUITES[suite])
     meta = published_table("mosaiclip-table1").columns[-1]
     assert len(meta.terms) == 19
@@ -105,24 +118,23 @@ def test_columns_are_made_of_the_suites_of_the_literature() -> None:
 
 def test_known_numbers_of_the_papers() -> None:
     fsc = published_table("fsc-clip-table1")
-    rows = {row.labels: row.values for row in fsc.rows}
-    assert rows["COCO", "NegCLIP", ""][column(fsc, "sugarcrepe")] == 83.7
-    assert rows["LAION-COCO 100K", "FSC-CLIP", "yes"][column(fsc, "comp")] == 54.2
+    rows = printed(fsc)
+    assert rows["COCO", "NegCLIP", ""]["sugarcrepe"] == 83.7
+    assert rows["LAION-COCO 100K", "FSC-CLIP", "yes"]["comp"] == 54.2
     assert [row.note for row in fsc.rows if row.labels[1] == "MosaiCLIP"] == [
         "quoted by FSC-CLIP from the MosaiCLIP paper"
     ] * 2
     mosaic = published_table("mosaiclip-table1")
     assert any("rotated" in note for note in mosaic.notes)
-    assert mosaic.rows[-1].values[column(mosaic, "coco_vlc")] == 81.4
-    hard = published_table("hard-positives")
-    assert hard.rows[2].values[column(hard, "replace_brittleness")] == 16.9
+    assert [*printed(mosaic).values()][-1]["coco_vlc"] == 81.4
+    assert [*printed(published_table("hard-positives")).values()][2]["replace_brittleness"] == 16.9
     clic = published_table("clic")
     assert clic.rows[1].marks == {"coco_i2t": "in-domain", "coco_t2i": "in-domain"}
 
 
 def test_the_bar_tells_its_sources_apart() -> None:
     bar = published_table("newer-2026")
-    rows = {row.labels: row.values for row in bar.rows}
+    rows = printed(bar)
     assert len(rows) == len(bar.rows)  # one row a method and source
     letters = set(re.findall(r"\b([A-Z]): ", bar.notes[0]))
     assert {source for _, source in rows} == letters
@@ -139,13 +151,12 @@ def test_the_bar_tells_its_sources_apart() -> None:
         "coco_i2t": (62.9, ("CS-CLIP without foils", "C")),
     }
     for name, (value, labels) in best.items():
-        place = column(bar, name)
-        found = max((v[place], k) for k, v in rows.items() if v[place] is not None)
+        found = max((v[name], k) for k, v in rows.items() if v[name] is not None)
         assert found == (value, labels), name
     assert any("GELU" in note and "LAION-400M" in note for note in bar.notes)
-    degla = next(row for row in bar.rows if row.labels == ("DeGLA", "C"))
-    assert degla.values[column(bar, "vismin")] is None
-    assert "lacks counting" in degla.note
+    assert rows["DeGLA", "C"]["vismin"] is None
+    (note,) = (row.note for row in bar.rows if row.labels == ("DeGLA", "C"))
+    assert "lacks counting" in note
     text = table_text(bar, [])
     assert "compare rows of one letter" in text
     columns = [source for each in bar.columns for source, _ in each.terms]
@@ -209,30 +220,25 @@ def test_rows_and_columns_of_a_table_fit(name: str) -> None:
 def test_papers_are_read_as_files_of_options_are() -> None:
     for path in Path(read.__file__).with_name("papers").glob("*.yaml"):
         assert package_yaml(path) == parsed_yaml(path.read_text(), path, "paper")
-
-
-def test_an_unknown_table_is_one_line() -> None:
     with pytest.raises(UsageError, match="no published table 'x'; known: clic"):
         published_table("x")
 
 
 def test_a_derived_column_waits_for_all_its_parts(tmp_path: Path) -> None:
     table = published_table("fsc-clip-table1")
-    names = [table.columns[column(table, name)].terms[0][0].benchmark for name in ELEVEN]
+    names = [terms(table, name)[0].benchmark for name in ELEVEN]
     results = measured(tmp_path, [name for name in names if name != "winoground"])
     (row,) = fill_table(table, entries_of(results))
-    comp = column(table, "comp")
-    assert row.cells[comp] is None
+    assert cells(table, row)["comp"] is None
     assert row.missing["comp"] == ("winoground group",)
     assert row.covered == 10
     (loose,) = fill_table(table, entries_of(results), allow_partial=True)
-    cell = loose.cells[comp]
+    cell = cells(table, loose)["comp"]
     assert (cell.have, cell.of, cell.marks) == (10, 11, ("10 of 11 parts",))
     assert cell.value == pytest.approx(np.mean([r.aggregates["vl_compo"].value for r in results]))
-    made = bench(tmp_path, "winoground", aggregates={"group": RULES["vl_compo"]})
-    whole = [*results, *evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "w", QUICK)]
-    (full,) = fill_table(table, entries_of(whole))
-    cell = full.cells[comp]
+    results += measured(tmp_path, ["winoground"], aggregates={"group": RULES["vl_compo"]})
+    (full,) = fill_table(table, entries_of(results))
+    cell = cells(table, full)["comp"]
     assert (cell.have, cell.marks, cell.chance) == (11, (), pytest.approx(0.5))
     assert (cell.low, cell.high) == (None, None)
 
@@ -241,7 +247,7 @@ def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
     results = measured(tmp_path, ["sugarcrepe"], expected={"even": 12, "odd": 20})
     table = published_table("fsc-clip-table1")
     (row,) = fill_table(table, entries_of(results))
-    cell = row.cells[column(table, "sugarcrepe")]
+    cell = cells(table, row)["sugarcrepe"]
     assert (cell.n, cell.expected, cell.marks) == (24, 32, ("partial",))
     text = table_text(table, [row])
     assert f"{100 * cell.value:.1f}*" in text
@@ -253,107 +259,106 @@ def test_a_difference_has_neither_chance_nor_interval(tmp_path: Path) -> None:
     results = measured(tmp_path, ["hard_positives"])
     table = published_table("hard-positives")
     (row,) = fill_table(table, entries_of(results))
-    cell = row.cells[column(table, "replace_delta")]
+    row_cells = cells(table, row)
     aug, orig = (results[0].aggregates[name] for name in ("replace", "replace_original"))
-    assert cell.value == pytest.approx(aug.value - orig.value)
-    assert (cell.chance, cell.low, cell.high) == (None, None, None)
-    parts = [row.cells[column(table, name)] for name in ("replace_aug", "replace_orig")]
-    assert [(p.value, p.low) for p in parts if p] == [(aug.value, aug.low), (orig.value, orig.low)]
+    change = row_cells["replace_delta"]
+    assert change.value == pytest.approx(aug.value - orig.value)
+    assert (change.chance, change.low, change.high) == (None, None, None)
+    parts = [row_cells["replace_aug"], row_cells["replace_orig"]]
+    assert [(p.value, p.low) for p in parts] == [(aug.value, aug.low), (orig.value, orig.low)]
 
 
 def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
     names = ["aro", "vl_checklist", "svo_probes"]
     table = published_table("mosaiclip-table1")
-    coco = measured(tmp_path / "a", names, "tuned-coco")
-    cc = measured(tmp_path / "b", names, "tuned-cc")
-    (row,) = fill_table(table, [("ours", {"coco": coco, "cc": cc})])
-    for block, results in (("coco", coco), ("cc", cc)):
-        cell = row.cells[column(table, f"{block}_rel")]
-        assert cell.value == results[0].aggregates["vg_relation"].value
-    assert row.cells[column(table, "yfcc_rel")] is None
-    assert row.cells[column(table, "cc_cu")] is None
+    blocks = {block: measured(tmp_path, names, f"tuned-{block}") for block in ("coco", "cc")}
+    (row,) = fill_table(table, [("ours", blocks)])
+    row_cells = cells(table, row)
+    for block, results in blocks.items():
+        assert row_cells[f"{block}_rel"].value == results[0].aggregates["vg_relation"].value
+    assert (row_cells["yfcc_rel"], row_cells["cc_cu"]) == (None, None)
     assert "aro vg_relation (YFCC-FT)" in row.missing["meta"]
-    (everywhere,) = fill_table(table, entries_of(coco))
-    values = [everywhere.cells[column(table, f"{b}_rel")] for b in table.blocks]
+    (everywhere,) = fill_table(table, entries_of(blocks["coco"]))
+    values = [cells(table, everywhere)[f"{block}_rel"] for block in table.blocks]
     assert values[0] == values[1] == values[2] is not None
 
 
-def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_path: Path) -> None:
+def test_other_editions_are_never_taken_for_the_official(tmp_path: Path) -> None:
     table = published_table("fsc-clip-table1")
-    results = [*measured(tmp_path, ["sugarcrepe"]), *measured(tmp_path, ["world-valse"])]
-    results[1] = replace(results[1], known_as="valse@world")
-    rows = fill_table(table, entries_of(results))
+    official, world = measured(tmp_path, ["sugarcrepe", "world-valse"])
+    world = replace(world, known_as="valse@world")
+    rows = fill_table(table, entries_of([official, world]))
     assert [(row.edition, row.covered) for row in rows] == [("", 1), ("world", 1)]
     text = table_text(table, rows)
     assert "ours [world items]" in text
     assert "not comparable with the published rows" in text
     with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
-        fill_table(table, [("ours", {"": [results[1], results[1]]})])
-    foils = [replace(results[1], known_as="foils@world", benchmark=name) for name in "ab"]
-    (row,) = (row for row in fill_table(table, [("ours", {"": [*results, *foils]})]) if row.edition)
-    assert row.covered == 1  # no column is about foils
+        fill_table(table, [("ours", {"": [world, world]})])
+    foils = [replace(world, known_as="foils@world", benchmark=name) for name in "ab"]
+    rows = fill_table(table, [("ours", {"": [official, world, *foils]})])
+    assert [row.covered for row in rows if row.edition] == [1]  # no column is about foils
+
+
+def test_other_captions_are_never_taken_for_the_official(tmp_path: Path) -> None:
     clic = published_table("clic")
-    made = bench(tmp_path, "retrieval_coco")
-    (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)
+    (raw,) = measured(tmp_path, ["retrieval_coco"])
     ways = {way: {"r5": raw.aggregates["micro"]} for way in ("i2t", "t2i")}
-    (row,) = fill_table(clic, entries_of([replace(raw, scores=ways)]))
-    cell = row.cells[column(clic, "coco_i2t")]
-    assert cell.marks == (STANDS_IN,)
-    (exact,) = fill_table(
-        clic, entries_of([replace(raw, scores=ways, known_as="retrieval_coco_pre30")])
-    )
-    assert exact.cells[column(clic, "coco_i2t")].marks == ()
+    for known_as, marks in (("", (STANDS_IN,)), ("retrieval_coco_pre30", ())):
+        result = replace(raw, scores=ways, known_as=known_as or raw.known_as)
+        (row,) = fill_table(clic, entries_of([result]))
+        assert cells(clic, row)["coco_i2t"].marks == marks
 
 
 def test_every_format_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results: list[Results] = measured(tmp_path, ["sugarcrepe", "aro"], "a_b")
-    value = f"{100 * results[0].aggregates['vl_compo'].value:.1f}"
-    out = str(tmp_path / "out")
-    asked = ["compare", out, "--against", "fsc-clip-table1", "--resamples", "50"]
-    assert main(asked) == 0
-    text = capsys.readouterr().out
+    results = measured(tmp_path, ["sugarcrepe", "aro"], "a_b")
+
+    def compared(*options: str) -> str:
+        out = str(tmp_path / "out")
+        command = ["compare", out, "--against=fsc-clip-table1", "--resamples=50", *options]
+        assert main(command) == 0
+        return capsys.readouterr().out
+
+    exact = results[0].aggregates["vl_compo"].value
+    value = f"{100 * exact:.1f}"
+    text = compared()
     assert re.search(r"^published +COCO +NegCLIP +80\.9", text, re.MULTILINE)
     assert value in next(line for line in text.splitlines() if line.startswith("measured"))
     assert "95 % interval" in text
-    assert main([*asked, "--format", "markdown"]) == 0
-    text = capsys.readouterr().out
-    assert "| *published* | *COCO* | *NegCLIP* |" in text
-    assert f"| {value} |" in text
-    assert main([*asked, "--format", "latex"]) == 0
-    text = capsys.readouterr().out
-    assert "\\textcolor{gray}{NegCLIP}" in text
-    assert "a\\_b" in text
-    assert main([*asked, "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [r["SugarCrepe"] for r in rows if r["source"] == "measured"] == [value]
-    assert main([*asked, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+    markdown = compared("--format=markdown")
+    assert "| *published* | *COCO* | *NegCLIP* |" in markdown
+    assert f"| {value} |" in markdown
+    latex = compared("--format=latex")
+    assert "\\textcolor{gray}{NegCLIP}" in latex
+    assert "a\\_b" in latex
+    rows = csv.DictReader(io.StringIO(compared("--format=csv")))
+    assert [row["SugarCrepe"] for row in rows if row["source"] == "measured"] == [value]
+    data = json.loads(compared("--json"))
     assert data["published"][1]["percent"]["aro"] == 80.9
-    assert data["measured"][0]["cells"]["sugarcrepe"]["value"] == pytest.approx(
-        results[0].aggregates["vl_compo"].value
-    )
-    assert data["measured"][0]["cells"]["comp"] is None
+    (ours,) = data["measured"]
+    assert ours["cells"]["sugarcrepe"]["value"] == pytest.approx(exact)
+    assert ours["cells"]["comp"] is None
 
 
 def test_blocks_and_mistakes_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured(tmp_path, ["aro"], "one")
-    measured(tmp_path, ["aro"], "two")
-    one, two = (tmp_path / "out" / name for name in ("one", "two"))
-    against = ["--against", "mosaiclip-table1", "--resamples", "20", "--json"]
+    for name in ("one", "two"):
+        measured(tmp_path, ["aro"], name)
+    one, two = (str(tmp_path / "out" / name) for name in ("one", "two"))
+    against = ["--against=mosaiclip-table1", "--resamples=20", "--json"]
     assert main(["compare", f"coco={one}", f"cc={two}", f"coco={two}", *against]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [each["model"] for each in data["measured"]] == ["one + two", "two"]
-    assert main(["compare", f"imagenet={one}", *against]) == 2
-    assert "its blocks: coco, cc, yfcc" in capsys.readouterr().err
-    assert main(["compare", str(one), "--against", "table1"]) == 2
-    assert main(["compare", str(one), str(two), "--allow-partial"]) == 2
-    assert main(["compare", "--against", "clic"]) == 2
-    capsys.readouterr()
-    assert main(["compare", str(one), "--against", "clic"]) == 0
-    assert "no result fits a column" in capsys.readouterr().err
-    assert main(["compare", str(one), str(two), "--format", "csv", "--resamples", "20"]) == 0
+    for arguments, code, words in (
+        ([f"imagenet={one}", *against], 2, "its blocks: coco, cc, yfcc"),
+        ([one, "--against=table1"], 2, ""),
+        ([one, two, "--allow-partial"], 2, ""),
+        (["--against=clic"], 2, ""),
+        ([one, "--against=clic"], 0, "no result fits a column"),
+    ):
+        assert main(["compare", *arguments]) == code
+        assert words in capsys.readouterr().err
+    assert main(["compare", one, two, "--format=csv", "--resamples=20"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[0][1:3] == ["one", "two"]
 
@@ -364,11 +369,15 @@ WHOLE = {**RULES, "paper": Aggregate(("even", "odd"), "micro")}
 WHOLE |= {"text": Aggregate(("even",)), "image": Aggregate(("odd",)), "group": Aggregate(("even",))}
 
 
-def test_files_of_mteb_hold_the_columns_of_mieb(tmp_path: Path) -> None:
+def mteb_files(folder: Path, model: str) -> tuple[list[Results], MtebFiles]:
     table = published_table("mieb")
-    results = measured(tmp_path, ["sugarcrepe", "winoground"], "my model", aggregates=WHOLE)
+    results = measured(folder, ["sugarcrepe", "winoground"], model, aggregates=WHOLE)
     rows = entries_of(results)
-    files = write_mteb_files(table, rows, fill_table(table, rows), tmp_path / "mteb")
+    return results, write_mteb_files(table, rows, fill_table(table, rows), folder / "mteb")
+
+
+def test_files_of_mteb_hold_the_columns_of_mieb(tmp_path: Path) -> None:
+    results, files = mteb_files(tmp_path, "my model")
     assert set(files.left_out.values()) == {"not measured"}
     assert {name.rpartition(" ")[2] for name in files.left_out} == {
         *("AROVisualRelation", "AROVisualAttribution", "AROCocoOrder", "AROFlickrOrder"),
@@ -393,19 +402,15 @@ def test_files_of_mteb_hold_the_columns_of_mieb(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("restored_environment")
 def test_mteb_reads_its_files(tmp_path: Path) -> None:
     mteb = pytest.importorskip("mteb", reason="needs pip install mteb")
-    table = published_table("mieb")
-    rows = entries_of(measured(tmp_path, ["sugarcrepe", "winoground"], aggregates=WHOLE))
-    files = write_mteb_files(table, rows, fill_table(table, rows), tmp_path / "mteb")
+    results, files = mteb_files(tmp_path, "ours")
     single = mteb.TaskResult.from_disk(tmp_path / "mteb" / files.written[0])
     assert single.task_name == "SugarCrepe"
     assert single.modalities == ["text", "image"]
-    value = rows[0][1][""][0].aggregates["paper"].value
+    value = results[0].aggregates["paper"].value
     for result in (single, single.validate_and_filter_scores()):  # as mteb's own task has it
         assert result.get_score() == pytest.approx(value, abs=1e-6)
-    read = mteb.ResultCache(tmp_path / "mteb").load_results(
-        require_model_meta=False, include_remote=False
-    )
-    (model,) = read.model_results
+    cache = mteb.ResultCache(tmp_path / "mteb")
+    (model,) = cache.load_results(require_model_meta=False, include_remote=False).model_results
     assert model.model_name == "compoclip/ours"
     assert {each.task_name for each in model.task_results} == {"SugarCrepe", "Winoground"}
 
@@ -416,10 +421,7 @@ def test_mteb_reads_its_files(tmp_path: Path) -> None:
         (["--mteb=files"], "--mteb goes with --against"),
         (["--against=fsc-clip-table1", "--mteb=files"], "no tasks of mteb; write --against mieb"),
         (["--against=mieb", "--mteb=out"], "out"),
-        (
-            ["--against=mieb", "--mteb=files"],
-            "ours SugarCrepe: measured on a part of the items",
-        ),
+        (["--against=mieb", "--mteb=files"], "ours SugarCrepe: measured on a part of the items"),
     ],
 )
 def test_files_of_mteb_that_cannot_be_written(

@@ -18,10 +18,12 @@ from compoclip.bounds import MAX_OPEN_REQUESTS, MAX_PLAY_BODY, MAX_PLAY_CHARACTE
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
-from compoclip.models.checkpoint import load_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.config import ModelConfig
 from compoclip.web.app import Server, is_loopback
 from compoclip.web.playground import Playground, play_site
 from compoclip_world.dataset import examples
+from models_thin import config
 from test_data_image_door import empty as huge_header
 from web_client import ask, encoded, post
 
@@ -29,22 +31,26 @@ CAPTION = "a red star to the left of a large blue mug"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def bundled() -> LoadedModel:
+    return load_model("bundled")
+
+
+@pytest.fixture(scope="module")
+def server(bundled: LoadedModel) -> Iterator[Server]:
     """A running server with the bundled model, twice, on a free port."""
-    model = load_model("bundled")
-    playground = Playground({"one": model, "two": model}, examples(64))
+    playground = Playground({"one": bundled, "two": bundled}, examples(64))
     with Server(play_site(playground), "127.0.0.1", 0).in_thread() as running:
         yield running
 
 
+@pytest.fixture(scope="module")
 def scene(server: Server) -> bytes:
     png: bytes = ask(server, "GET", "/examples/0.png")[2]
     return png
 
 
-def test_the_score_of_every_rewrite(server: Server) -> None:
-    png = scene(server)
-    status, answer = post(server, "/api/score", {"image": encoded(png), "caption": CAPTION})
+def test_the_score_of_every_rewrite(server: Server, scene: bytes, bundled: LoadedModel) -> None:
+    status, answer = post(server, "/api/score", {"image": encoded(scene), "caption": CAPTION})
     assert status == 200
     assert answer["caption"] == CAPTION
     assert any("star" in line and "red" in line for line in answer["graph"]["lines"])
@@ -66,15 +72,14 @@ def test_the_score_of_every_rewrite(server: Server) -> None:
     assert words
     assert all(word in CAPTION for word in words)  # a swap brings nothing new
     # the same cosine as the plain model computes
-    model = load_model("bundled")
-    pixels = model.preprocess.evaluation(Image.open(io.BytesIO(png)).convert("RGB"))[None]
+    pixels = bundled.preprocess.evaluation(Image.open(io.BytesIO(scene)).convert("RGB"))[None]
     with torch.no_grad():
-        features = model.encoder.features(pixels, model.tokenizer([CAPTION]))
+        features = bundled.encoder.features(pixels, bundled.tokenizer([CAPTION]))
     assert own["cosine"] == pytest.approx(float(features.image[0] @ features.text[0]), abs=1e-5)
 
 
-def test_the_maps_of_every_word(server: Server) -> None:
-    request = {"image": encoded(scene(server)), "caption": "a red  star"}
+def test_the_maps_of_every_word(server: Server, scene: bytes) -> None:
+    request = {"image": encoded(scene), "caption": "a red  star"}
     status, answer = post(server, "/api/maps", request)
     assert status == 200
     for model in answer["models"]:
@@ -87,23 +92,18 @@ def test_the_maps_of_every_word(server: Server) -> None:
             assert picture.size == (64, 64)
 
 
-def test_a_model_without_patches_is_told_apart(server: Server) -> None:
-    from compoclip.models.checkpoint import create_model
-    from compoclip.models.config import ModelConfig
-    from models_thin import config
-
+def test_a_model_without_patches_is_told_apart(scene: bytes, bundled: LoadedModel) -> None:
     text = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
     pooled = config(vision={"attentional_pool": True, "attn_pooler_heads": 4}, text=text)
-    without = create_model(ModelConfig(pooled))
-    playground = Playground({"with": load_model("bundled"), "without": without})
-    request = {"image": encoded(scene(server)), "caption": "a star"}
+    playground = Playground({"with": bundled, "without": create_model(ModelConfig(pooled))})
+    request = {"image": encoded(scene), "caption": "a star"}
     first, second = playground.maps(request)["models"]
     assert len(first["words"]) == 2
     assert "patch maps need patch features" in second["error"]
     assert len(playground.score(request)["models"]) == 2  # scores need none
 
 
-def test_pages_and_their_headers(server: Server) -> None:
+def test_pages_and_their_headers(server: Server, scene: bytes) -> None:
     for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/style.css", "text")):
         status, headers, body = ask(server, "GET", path)
         assert status == 200
@@ -115,7 +115,7 @@ def test_pages_and_their_headers(server: Server) -> None:
     info = ask(server, "GET", "/api/info")[2]
     assert len(info["examples"]) == 6
     assert [each["name"] for each in info["models"]] == ["one", "two"]
-    with Image.open(io.BytesIO(scene(server))) as picture:
+    with Image.open(io.BytesIO(scene)) as picture:
         assert picture.format == "PNG"
 
 
@@ -128,17 +128,15 @@ def test_unknown_addresses(server: Server) -> None:
         assert ask(server, "GET", path)[::2] == (404, {"error": "there is no such page"})
 
 
+NO_IMAGE = "not an image of a known format"
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "huge header": ({"image": encoded(huge_header(60000, 60000))}, "pixels"),
     "a thread": ({"image": encoded(huge_header(20000, 1))}, "50 times the other"),
     "cut off": ({"image": encoded(huge_header(64, 64)[:60])}, "image"),
-    "a script": (
-        {"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")},
-        "not an image of a known format",
-    ),
+    "a script": ({"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")}, NO_IMAGE),
     "a path": ({"image": "/etc/passwd"}, "not base64|no image"),
     "a number": ({"image": 3}, "'image' is missing"),
-    "nothing": ({"image": ""}, "not an image of a known format"),
+    "nothing": ({"image": ""}, NO_IMAGE),
     "long text": ({"caption": "a " * MAX_PLAY_CHARACTERS}, "600 characters; at most 300"),
     "no text": ({"caption": " \n\u200b"}, "is empty"),
     "a list": ({"caption": ["a"]}, "'caption' is missing"),
@@ -146,31 +144,28 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("path", ["/api/score", "/api/maps"])
-def test_bad_input_is_one_clear_line(server: Server, case: str, path: str) -> None:
+def test_bad_input_is_one_clear_line(server: Server, scene: bytes, case: str) -> None:
     change, expected = BAD[case]
-    request = {"image": encoded(scene(server)), "caption": "a star", **change}
-    status, answer = post(server, path, request)
-    assert status == 400
-    assert re.search(expected, answer["error"])
-    assert "\n" not in answer["error"]
+    for path in ("/api/score", "/api/maps"):
+        request = {"image": encoded(scene), "caption": "a star", **change}
+        status, answer = post(server, path, request)
+        assert status == 400
+        assert re.search(expected, answer["error"])
+        assert "\n" not in answer["error"]
 
 
-def test_lengths_that_are_turned_away(server: Server) -> None:
-    for length, expected in (
-        (str(MAX_PLAY_BODY + 1), 413),
-        ("9" * 40, 400),
-        ("-1", 400),
-        ("²", 400),
-    ):
-        sent = {"Content-Type": "application/json", "Content-Length": length.encode("latin-1")}
-        connection = http.client.HTTPConnection(*server.address, timeout=60)
-        connection.putrequest("POST", "/api/score")
-        for name, value in sent.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        assert connection.getresponse().status == expected
-        connection.close()
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(str(MAX_PLAY_BODY + 1), 413), ("9" * 40, 400), ("-1", 400), ("²", 400)],
+)
+def test_lengths_that_are_turned_away(server: Server, length: str, expected: int) -> None:
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
+    connection.putrequest("POST", "/api/score")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", length.encode("latin-1"))
+    connection.endheaders()
+    assert connection.getresponse().status == expected
+    connection.close()
 
 
 def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,13 +179,8 @@ def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.Mo
 
 
 def test_flips_by_hand() -> None:
-    texts = [
-        Candidate("c", "caption"),
-        Candidate("n1", "negative"),
-        Candidate("n2", "negative"),
-        Candidate("p1", "positive"),
-        Candidate("p2", "positive"),
-    ]
+    kinds = {"c": "caption", "n1": "negative", "n2": "negative", "p1": "positive", "p2": "positive"}
+    texts = [Candidate(text, kind) for text, kind in kinds.items()]
     scored = ranked(texts, [0.5, 0.5, 0.1, 0.6, 0.4])
     found = [(each.candidate.text, each.flip) for each in scored]
     # n1 ties with the caption: wrong, and first; p2 is below n1
@@ -198,7 +188,7 @@ def test_flips_by_hand() -> None:
     assert [each.flip for each in ranked(texts[:1], [0.3])] == [False]
 
 
-def test_equal_rewrites_are_one_candidate() -> None:
+def test_equal_rewrites_are_one_candidate(bundled: LoadedModel) -> None:
     found, refused = candidates_of(parse(CAPTION))
     assert found[0] == Candidate(CAPTION, "caption")
     keys = [(each.text, each.kind) for each in found]
@@ -207,18 +197,18 @@ def test_equal_rewrites_are_one_candidate() -> None:
     assert len(names) == len(set(names))
     assert not set(names) & set(refused)
     assert candidates_of(parse(CAPTION))[0] == found
-    model = load_model("bundled")
     image = Image.new("RGB", (40, 30), "red")
-    assert len(score_candidates(model, image, found)) == len(found)
+    assert len(score_candidates(bundled, image, found)) == len(found)
 
 
 def test_wrong_usage(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["play", "bundled", "bundled", "bundled"]) == 2
-    assert "name one model, or two" in capsys.readouterr().err
-    assert main(["play"]) == 2
-    assert "name a model, or the photos to search with --index" in capsys.readouterr().err
-    assert main(["play", "bundled", "--port", "70000"]) == 2
-    assert "--port must lie" in capsys.readouterr().err
+    for arguments, words in (
+        (["bundled"] * 3, "name one model, or two"),
+        ([], "name a model, or the photos to search with --index"),
+        (["bundled", "--port=70000"], "--port must lie"),
+    ):
+        assert main(["play", *arguments]) == 2
+        assert words in capsys.readouterr().err
     with pytest.raises(UsageError, match="choose another --host or --port"):
         Server(play_site(Playground({})), *server.address)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from itertools import product
@@ -11,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
 
+from build.photos import noise
+from build.tables import write_jsonl, write_text
+from compoclip.benchmarks.case import Benchmark
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.groups import (
@@ -40,11 +41,11 @@ from compoclip.report.findings import (
 )
 from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
-from compoclip.report.study import read_study
+from compoclip.report.study import Study, read_study
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, percent
 from compoclip.report.write import write_report, write_tables
-from evaluation_helpers import FakeEncoder, Scripted, choice_benchmark
+from evaluation_helpers import FakeEncoder, choice_benchmark, measured
 from report_study import make_run, make_study
 
 
@@ -70,8 +71,8 @@ def test_word_diff(one, two, left, right):
     assert "".join(p.text for p in second) == two
 
 
-def difference(name="x", verdict="higher", value=0.1) -> Difference:
-    return Difference("b", name, 0.5, 0.5 + value, value, 0.0, 0.2, 10, 10, 0.01, 0.01, verdict)
+def difference(name="x", verdict="higher", p=0.01) -> Difference:
+    return Difference("b", name, 0.5, 0.6, 0.1, 0.0, 0.2, 10, 10, p, p, verdict)
 
 
 def test_direction_knows_what_is_good():
@@ -95,7 +96,7 @@ def test_direction_knows_what_is_good():
     ],
 )
 def test_standing_against_chance(verdict, p, said):
-    assert chance_flag(replace(difference(verdict=verdict), p=p)) == said
+    assert chance_flag(difference(verdict=verdict, p=p)) == said
 
 
 def test_flags_are_decided_by_the_test_and_not_by_the_interval(study):
@@ -118,10 +119,15 @@ def test_wording():
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("study")
-    results = make_study(folder, photos=40, models=("base", "fsc-clip"), resamples=40)
-    return read_study([results], None, Bootstrap(60))
+def results(tmp_path_factory):
+    """The results of three models on 40 photos."""
+    models = ("base", "fsc-clip", "negclip")
+    return make_study(tmp_path_factory.mktemp("study"), photos=40, models=models, resamples=40)
+
+
+@pytest.fixture(scope="module")
+def study(results):
+    return read_study([results / "base", results / "fsc-clip"], None, Bootstrap(60))
 
 
 def test_the_base_is_the_model_that_others_come_from(tmp_path):
@@ -144,9 +150,9 @@ def test_scores_are_the_stored_ones_or_their_means(study):
         foils = results["foils@world"].scores
         assert scores["spatial"] == foils["spatial"]["accuracy"]
         two = [foils["binding"]["accuracy"], results["sugarcrepe"].scores["swap_att"]["accuracy"]]
+        n = sum(s.n for s in two)
         assert scores["binding"].value == pytest.approx(np.mean([s.value for s in two]))
-        assert scores["binding"].n == sum(s.n for s in two)
-        assert scores["binding"].expected == scores["binding"].n + 6
+        assert (scores["binding"].n, scores["binding"].expected) == (n, n + 6)
 
 
 def test_one_sentence_a_model_has_gain_and_cost(study):
@@ -185,25 +191,23 @@ def test_a_gain_that_needs_no_image_is_none(study):
 
 
 def test_the_first_table_has_gain_and_both_directions(study):
-    rows = {row.name: row for row in overall_rows(study)}
-    first, *rest = rows
-    assert first == "Mean grounded gain"
-    assert rest.count(RECOGNITION) == 1
-    assert RETRIEVAL not in rest  # a mean over styles
-    directions = [name for name in rows if "R@1" in name]
-    assert sorted(directions, reverse=True) == [
-        "retrieval_flickr8k R@1, text to image",
-        "retrieval_flickr8k R@1, image to text",
-    ]
-    assert [s.value for s in rows[first].scores] == [m.mean().value for m in study.grounded.models]
+    first, *rest = overall_rows(study)
+    names = [row.name for row in rest]
+    assert first.name == "Mean grounded gain"
+    assert [s.value for s in first.scores] == [m.mean().value for m in study.grounded.models]
+    assert names.count(RECOGNITION) == 1
+    assert RETRIEVAL not in names  # a mean over styles
+    ways = ("text to image", "image to text")
+    assert {name for name in names if "R@1" in name} == {
+        f"retrieval_flickr8k R@1, {way}" for way in ways
+    }
 
 
 def test_sub_tasks_that_differ_have_a_row_each(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=60, skills={"even": "role", "odd": "role"})
-    for name, right in (("base", range(0)), ("other", range(0, 60, 2))):
-        evaluate(name, Scripted(name, right), [toy], tmp_path / "out", Options(resamples=30))
-    study = read_study([tmp_path / "out"], "base", Bootstrap(30))
-    rows = skill_rows(study)
+    measured(tmp_path, "base", (), toy)
+    measured(tmp_path, "other", range(0, 60, 2), toy)
+    rows = skill_rows(read_study([tmp_path / "out"], "base", Bootstrap(30)))
     assert [row.name for row in rows] == ["role: even", "role: odd"]
     assert [row.scores[1].value for row in rows] == [1.0, 0.0]
     alike = read_study([tmp_path / "out" / "base"], "base", Bootstrap(30))
@@ -212,49 +216,40 @@ def test_sub_tasks_that_differ_have_a_row_each(tmp_path):
 
 def test_rows_without_room_to_gain_are_one_line(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=60, skills={"even": "role", "odd": "order"})
-    for name in ("base", "other"):
-        right = Scripted(name, range(60) if name == "base" else range(1, 60))
-        evaluate(name, right, [toy], tmp_path / "out", Options(resamples=30))
-    out = write_report([tmp_path / "out"], tmp_path / "r.html", bootstrap=Bootstrap(30))
-    page = out.read_text()
+    measured(tmp_path, "base", range(60), toy)
+    measured(tmp_path, "other", range(1, 60), toy)
+    page = written(tmp_path)
     assert "At least 99.5 for every model: order.</p>" in page
     assert '<span class="name">role</span>' in page
     assert '<span class="name">order</span>' not in page
 
 
-def test_bounds_are_badges_where_they_give_something_away(tmp_path):
-    results = make_study(tmp_path, photos=40, models=("base", "fsc-clip", "negclip"), resamples=40)
-    shown = [results / "base", results / "fsc-clip"]
-    study = read_study(shown, "base", Bootstrap(60), bounds=[results / "negclip"])
+def test_bounds_are_badges_where_they_give_something_away(results, tmp_path):
+    shown, bounds = [results / "base", results / "fsc-clip"], [results / "negclip"]
+    study = read_study(shown, "base", Bootstrap(60), bounds=bounds)
     assert study.models == ("base", "fsc-clip")
-    rows = {row.name: row for row in skill_rows(study)}
-    for name, row in rows.items():
-        assert ("negclip" in row.giveaways) == (name in study.skills.reached["negclip"])
-    assert all(s.chance < s.value < 1 for s in study.skills.reached["negclip"].values())
-    page = write_report(
-        shown, tmp_path / "r.html", bootstrap=Bootstrap(40), bounds=[results / "negclip"]
-    )
+    reached = study.skills.reached["negclip"]
+    for row in skill_rows(study):
+        assert ("negclip" in row.giveaways) == (row.name in reached)
+    assert all(s.chance < s.value < 1 for s in reached.values())
+    page = write_report(shown, tmp_path / "r.html", bootstrap=Bootstrap(40), bounds=bounds)
     assert '<th scope="col" class="num bound">negclip</th>' in page.read_text()
 
 
-def test_the_interval_of_a_mean_of_constants_is_not_a_point(tmp_path):
-    results = make_study(tmp_path, photos=20, models=("base",), resamples=20)
-    base = load_results(results / "base")
-    (foils,) = (each for each in base if each.benchmark == "foils@world")
+def test_the_interval_of_a_mean_of_constants_is_not_a_point(results, tmp_path):
+    (foils,) = load_results(results / "base" / "foils@world.json")
     items = load_items(foils)
-    names = [name for name in items.column_names if name.endswith(".accuracy")]
-    for name in names:  # every item right
-        column = pa.array([1.0] * items.num_rows)
-        items = items.set_column(items.column_names.index(name), name, column)
+    for name in items.column_names:  # every item right
+        if name.endswith(".accuracy"):
+            column = pa.array([1.0] * items.num_rows)
+            items = items.set_column(items.column_names.index(name), name, column)
     scores = {
         part: {**metrics, "accuracy": replace(metrics["accuracy"], value=1.0)}
         for part, metrics in foils.scores.items()
     }
-    (tmp_path / "right").mkdir()
-    whole = save_results(
-        replace(foils, scores=scores, items=Path(foils.items).name), items, tmp_path / "right"
-    )
+    right = replace(foils, scores=scores, items=Path(foils.items).name)
     groups = {"all": tuple(ScorePart("foils@world", part) for part in ("object", "spatial"))}
+    whole = save_results(right, items, tmp_path)
     score = group_scores([whole], groups, Bootstrap(50))["all"]
     assert (score.low, score.high) == wilson(score.photos, score.photos)
     assert score.interval == "wilson"
@@ -266,16 +261,14 @@ def test_tables_flag_partial_and_chance(study):
     assert {score.items() for _, _, score, _ in lines} == {"40 of 46"}
     rows = {row.name: row for row in skill_rows(study)}
     assert rows["spatial"].flags[0] == "at chance"
-    assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
     assert len(rows["spatial"].parts) == 0
+    assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
     assert "cut: longer than the model's context" in remarks(study.measured("hard_positives"))[0]
 
 
 def test_pictures_are_small_once_and_within_budget(tmp_path):
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        noise = rng.integers(0, 255, (300, 400, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(tmp_path / f"{name}.png")
+    for number, name in enumerate("ab"):
+        noise(number, (400, 300)).save(tmp_path / f"{name}.png")
     album = Album(budget=20_000)
     first = album.add(f"{tmp_path}/a.png")
     assert max(first.width, first.height) == PHOTO_SIDE
@@ -315,7 +308,9 @@ def test_odd_logs(tmp_path):
         {"step": 2, "skipped": "loss is not finite"},
         {"step": 3, "loss": 1.0, "images": 24, "seconds": 1.0},
     ]
-    log.write_text("".join(json.dumps(each) + "\n" for each in lines) + '{"step": 4, "lo')
+    write_jsonl(log, lines)
+    with log.open("a") as file:
+        file.write('{"step": 4, "lo')
     run = read_run(tmp_path)
     assert run.curves["loss"].values == (2.0, 1.0)
     assert "images per second" not in run.curves
@@ -324,42 +319,44 @@ def test_odd_logs(tmp_path):
     log.write_text("")
     with pytest.raises(CompoclipError, match="no logged steps"):
         read_run(tmp_path)
-    log.write_text(json.dumps(lines[0]))
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "compoclip.json").write_text("[]")
+    write_jsonl(log, lines[:1])
+    write_text(tmp_path / "model" / "compoclip.json", "[]")
     with pytest.raises(CompoclipError, match="expected a JSON object"):
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("number", [1, 4])
-def test_a_page_about_too_few_photos_says_so(tmp_path, number):
+def evaluated(folder: Path, quality: float, *benchmarks: Benchmark) -> Study:
+    """A base that guesses, and another model that does not."""
+    for name, skill in (("base", 0.0), ("other", quality)):
+        encoder = FakeEncoder(name, quality=skill)
+        evaluate(name, encoder, benchmarks, folder / "out", Options(resamples=30))
+    return read_study([folder / "out"], "base", Bootstrap(30))
+
+
+def written(folder: Path) -> str:
+    page = write_report([folder / "out"], folder / "r.html", bootstrap=Bootstrap(30))
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("number", "photos"), [(1, 1), (4, 2)])  # a sub-task has every other one
+def test_a_page_about_too_few_photos_says_so(tmp_path, number, photos):
     toy = choice_benchmark(tmp_path / "p", n=24, shared=number, skills={"even": "role"})
-    for name, quality in (("base", 0.0), ("other", 3.0)):
-        encoder = FakeEncoder(name, quality=quality)
-        evaluate(name, encoder, [toy], tmp_path / "out", Options(resamples=30))
-    study = read_study([tmp_path / "out"], "base", Bootstrap(30))
+    study = evaluated(tmp_path, 3.0, toy)
     (said,) = findings(study).values()
     assert said == "other was measured on too few photos to judge it: fewer than 10."
-    photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
-    page = write_report(
-        [tmp_path / "out"], tmp_path / "r.html", bootstrap=Bootstrap(30)
-    ).read_text()
+    page = written(tmp_path)
     assert f"too few photos: {photos}" in page
     assert ('<span class="small">–</span>' in page) == (number == 1)
-    for path in write_tables(study, tmp_path / "tables"):
-        text = path.read_text()
+    tables = {path.name: path.read_text() for path in write_tables(study, tmp_path / "tables")}
+    for text in tables.values():
         assert "nan" not in text
         assert "None" not in text
-    comparison = (tmp_path / "tables" / "compare-other.md").read_text()
-    assert f"too few photos: {photos}" in comparison
+    assert f"too few photos: {photos}" in tables["compare-other.md"]
 
 
 def test_a_lead_tells_what_was_not_judged(tmp_path):
     many = choice_benchmark(tmp_path / "p", n=60, skills={"even": "role", "odd": "order"})
     few = choice_benchmark(tmp_path / "q", n=8, name="few", skills={"even": "size", "odd": "size"})
-    for name, quality in (("base", 0.0), ("other", 9.0)):
-        encoder = FakeEncoder(name, quality=quality)
-        evaluate(name, encoder, [many, few], tmp_path / "out", Options(resamples=30))
-    (said,) = findings(read_study([tmp_path / "out"], "base", Bootstrap(30))).values()
+    (said,) = findings(evaluated(tmp_path, 9.0, many, few)).values()
     assert " gains in role " in said or " gains in order " in said
     assert re.search(r"is not judged on [12] skills? of fewer than 10 photos\.$", said)
