@@ -1,8 +1,7 @@
-"""What a guess, a constant and the oracle get on every benchmark that the world can make."""
+"""What a constant and the oracle get on every benchmark that the world can make."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,11 +25,10 @@ from compoclip_world.export.suite import write_suite
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import KINDS
-from evaluation_helpers import FakeEncoder, unit
+from evaluation_helpers import FakeEncoder
 from official import BUILDERS
 
 ITEMS = 8
-GUESSES = 12
 ORACLE = Oracle()
 QUICK = Options(resamples=0)
 NAMES = tuple({builder: name for name, builder in BUILDERS.items()}.values())
@@ -58,26 +56,6 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Suite(tmp_path_factory.mktemp("world"), request.param)
 
 
-class Guess(FakeEncoder):
-    """Random features of what is there: no two images and no two texts look alike.
-
-    An image goes by the end of its path, so that the draws are the same in any folder.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"guess {number}", width=48)
-        self.number = number
-
-    def _batch(self, count: int, first: str) -> np.ndarray:
-        return unit(np.random.default_rng([self.number, zlib.crc32(first.encode())]), count, 48)
-
-    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
-        return self._batch(len(images), f"{images[0].path.parts[-3:]}{images[0].box}")
-
-    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
-        return self._batch(len(texts), texts[0])
-
-
 class Constant(FakeEncoder):
     def encode_texts(self, texts: Sequence[object]) -> np.ndarray:
         return np.tile(np.eye(self.width, dtype=np.float32)[0], (len(texts), 1))
@@ -88,24 +66,6 @@ class Constant(FakeEncoder):
 def main_scores(result: Results) -> dict[str, tuple[str, Score]]:
     """Sub-task -> its main metric."""
     return {part: next(iter(metrics.items())) for part, metrics in result.scores.items()}
-
-
-@pytest.mark.slow
-def test_a_guess_gets_chance(suite: Suite, tmp_path: Path) -> None:
-    runs = [
-        evaluate(f"guess-{k}", Guess(k), suite.benchmarks, tmp_path, QUICK) for k in range(GUESSES)
-    ]
-    for results in zip(*runs):
-        first = results[0]
-        tables = {"": [each.headline_score for each in results]} | {
-            subtask: [each.scores[subtask][metric] for each in results]
-            for subtask, (metric, _) in main_scores(first).items()
-        }
-        for subtask, scores in tables.items():
-            values, score = np.array([each.value for each in scores]), scores[0]
-            least = np.sqrt(score.chance * (1 - score.chance) / score.n)
-            error = max(values.std(ddof=1), least) / np.sqrt(GUESSES)
-            assert abs(values.mean() - score.chance) < 4 * error, (first.benchmark, subtask)
 
 
 def test_a_constant_gets_what_the_tie_rule_gives(suite: Suite, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark, Content
@@ -21,80 +19,64 @@ from evaluation_helpers import FakeEncoder, choice_benchmark
 from ranks_helpers import commanded, in_ranks
 
 
-def encoding(
-    ranks: Ranks, content: Content, cache: Path, broken: tuple[str, ...] = (), max_bad: int = 0
-) -> dict[str, Any]:
-    encoder = FakeEncoder()
-    encoder.broken |= set(broken)
-    options = EncodeOptions(4, 1, max_bad, cache, ranks)
-    try:
-        features = encode_contents(encoder, [content], options)
-    except CompoclipError as error:
-        return {"error": str(error)}
-    return {
-        "images": features.images.tolist(),
-        "texts": features.texts.tolist(),
-        "rows": {ref.path.name: row for ref, row in features.image_rows.items()},
-        "bad": sorted(ref.path.name for ref in features.bad),
-        "seen": [*encoder.images_seen, *(text.lower() for text in encoder.texts_seen)],
-    }
+def damaged(ranks: Ranks, content: Content, *runs: tuple[tuple[str, ...], int]) -> list[Any]:
+    """For broken photos and how many of them are borne: what is bad or left, or the error."""
+    answers: list[Any] = []
+    for broken, max_bad in runs:
+        encoder = FakeEncoder()
+        encoder.broken |= {*broken}
+        try:
+            features = encode_contents(
+                encoder, [content], EncodeOptions(4, 1, max_bad, None, ranks)
+            )
+        except CompoclipError as error:
+            answers.append(str(error))
+        else:
+            names = [
+                {ref.path.name for ref in refs} for refs in (features.bad, features.image_rows)
+            ]
+            answers.append(names)
+    return answers
 
 
-Run = tuple[Path, tuple[str, ...], int]
 """Cache, broken photos, and how many of them are borne."""
-
-
-def encodings(ranks: Ranks, content: Content, *runs: Run) -> list[dict[str, Any]]:
-    """`encoding` of several runs, one after the other."""
-    return [encoding(ranks, content, *run) for run in runs]
-
-
-def test_everything_is_encoded_once_and_reaches_the_first(tmp_path: Path) -> None:
-    content = choice_benchmark(tmp_path / "photos").content
-    plain = encode_contents(FakeEncoder(), [content], EncodeOptions(4, 1))
-    run = (tmp_path / "cache", (), 0)
-    once, again = zip(*in_ranks(4, encodings, content, run, run))
-    first, *others = once
-    assert np.array_equal(np.float32(first["images"]), plain.images)
-    assert np.array_equal(np.float32(first["texts"]), plain.texts)
-    assert all(rank["rows"] == first["rows"] for rank in others)
-    seen = Counter(name for rank in once for name in rank["seen"])
-    assert set(seen.values()) == {1}
-    assert len(seen) == len(plain.images) + len(plain.texts)
-    sizes = [len(rank["seen"]) for rank in once]
-    assert max(sizes) - min(sizes) <= 2 * 4
-    assert [rank["seen"] for rank in again] == [[]] * 4  # all of it is in the cache
-    assert again[0]["images"] == first["images"]
 
 
 def test_damaged_images_are_counted_over_all_processes(tmp_path: Path) -> None:
     content = choice_benchmark(tmp_path / "photos").content
     names = tuple(f"photo{k}_t{k}.jpg" for k in (1, 5))  # one in the batch of each of two processes
-    runs = [(tmp_path / "two", names, 2), (tmp_path / "one", names, 1)]
-    runs.append((tmp_path / "none", names[:1], 0))
-    two, one, none = zip(*in_ranks(2, encodings, content, *runs))
-    assert [rank["bad"] for rank in two] == [sorted(names)] * 2
-    assert two[0]["rows"].keys().isdisjoint(names)
-    assert all("more than 1 damaged images" in rank["error"] for rank in one)
+    runs = ((names, 2), (names, 1), (names[:1], 0))
+    two, one, none = zip(*in_ranks(2, damaged, content, *runs))
+    for bad, left in two:
+        assert bad == {*names}
+        assert left.isdisjoint(names)
+    assert all("more than 1 damaged images" in error for error in one)
     assert none[0] == none[1]
-    assert names[0] in none[0]["error"]
+    assert names[0] in none[0]
 
 
-def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> list[Any]:
+def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> tuple[list[Any], Any]:
+    """The results of a run, which a second one reuses, and what the first one encoded."""
     options = Options(batch_size=4, resamples=50, ranks=ranks, cache=folder / f"cache{ranks.world}")
-    out = folder / f"out{ranks.world}"
-    results = evaluate("m", FakeEncoder(quality=0.5), benchmarks, out, options)
-    again = evaluate("m", FakeEncoder(quality=0.5), benchmarks, out, options)
-    assert again == results
-    return [{**each.__dict__, "seconds": 0, "items": ""} for each in results]
+    out, encoder = folder / f"out{ranks.world}", FakeEncoder(quality=0.5)
+    results = evaluate("m", encoder, benchmarks, out, options)
+    again = FakeEncoder(quality=0.5)
+    assert evaluate("m", again, benchmarks, out, options) == results
+    evaluate("m", again, benchmarks, folder / f"fresh{ranks.world}", options)
+    assert (again.images_seen, again.texts_seen) == ([], [])  # all of it is in the cache
+    plain = [{**each.__dict__, "seconds": 0, "items": ""} for each in results]
+    return plain, [*encoder.images_seen, *(text.lower() for text in encoder.texts_seen)]
 
 
-def test_results_are_those_of_one_process(tmp_path: Path) -> None:
+def test_results_are_those_of_one_process_and_everything_is_encoded_once(tmp_path: Path) -> None:
     benchmarks = [choice_benchmark(tmp_path / name, name=name) for name in ("one", "two")]
-    alone = measuring(SINGLE, benchmarks, tmp_path)
-    first, *others = in_ranks(4, measuring, benchmarks, tmp_path)
+    alone, names = measuring(SINGLE, benchmarks, tmp_path)
+    (first, *others), encoded = zip(*in_ranks(4, measuring, benchmarks, tmp_path))
     assert first == alone
     assert others == [[]] * 3
+    assert sorted(name for rank in encoded for name in rank) == sorted(names)
+    sizes = [len(rank) for rank in encoded]
+    assert max(sizes) - min(sizes) <= 2 * 4
 
 
 def test_the_command_in_two_processes(tmp_path: Path) -> None:

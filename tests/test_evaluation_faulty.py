@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark_files import SUGARCREPE, write_mini
+from benchmark_files import SUGARCREPE, sugarcrepe_row, write_mini
 from compoclip.benchmarks.audit import Audit, Defect, Kind, audit
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms.cases import with_joint
-from compoclip.evaluation.items import EncodedFeatures
+from compoclip.evaluation.items import Items
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import _without
 from compoclip.evaluation.statistics import Bootstrap
@@ -22,7 +22,7 @@ from compoclip.evaluation.summary import summarise
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.report.write import write_report
-from evaluation_helpers import features_from, ref, score_items
+from evaluation_helpers import features_from, features_of, ref, score_items
 from train_helpers import write_config
 
 
@@ -37,11 +37,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(tmp_path: Path) -> Path:
     """SugarCrepe in miniature with four faulty items of swap_obj."""
     rows = [
-        {
-            "filename": f"{k % 4}.png",
-            "caption": f"a red cup number {k}",
-            "negative_caption": f"a blue cup number {k}",
-        }
+        sugarcrepe_row(
+            filename=f"{k % 4}.png",
+            caption=f"a red cup number {k}",
+            negative_caption=f"a blue cup number {k}",
+        )
         for k in range(6)
     ]
     bad = [
@@ -50,9 +50,9 @@ def root(tmp_path: Path) -> Path:
         dict(rows[2]),
         {**rows[3], "caption": "a big cup number 3", "negative_caption": "a large cup number 3"},
     ]
-    everything = {str(k): row for k, row in enumerate([*rows, *bad])}
     files = {name: dict(enumerate(rows)) for name in SUGARCREPE}
-    return write_mini(tmp_path / "root", 4, **{**files, "swap_obj": everything})
+    files["swap_obj"] = {str(k): row for k, row in enumerate([*rows, *bad])}
+    return write_mini(tmp_path / "root", 4, **files)
 
 
 def test_faulty_items_are_left_out_and_named(
@@ -107,24 +107,22 @@ def test_broken_groups_have_no_joint_outcome() -> None:
     table = {name: {"x": 1.0, "y": 0.0} for name in "abcd"}
     groups = {"a": "1", "b": "1", "c": "2", "d": "2"}
     cases = tuple(
-        Case(name, Form.CHOOSE_TEXT, (ref(name),), ("x", "y"), "s", labels={"g": groups[name]})
-        for name in table
+        Case(name, Form.CHOOSE_TEXT, (ref(name),), ("x", "y"), "s", labels={"g": group})
+        for name, group in groups.items()
     )
     benchmark = Benchmark("made", cases, "0", joint={"pair": "g"}, expected={"s": 4})
-    items = score_items(cases, features_from(table), ties=benchmark.ties)
-    items = with_joint(items, benchmark)
+    items = with_joint(score_items(cases, features_from(table), ties=benchmark.ties), benchmark)
     rules = {
         "micro": Aggregate(("s",), "micro"),
         "pair": Aggregate(("s",), metric="pair"),
         "group_2": Aggregate(("s",), macro_by="g", exclude=("1",)),
     }
 
-    def without(*names: str) -> Audit:
+    def without(*names: str) -> Items:
         bad = tuple(Defect("made", "s", name, Kind.DUPLICATE) for name in names)
-        return Audit("made", {"s": 4}, bad)
+        return _without(items, Audit("made", {"s": 4}, bad).faulty, benchmark)
 
-    kept = _without(items, without("c").faulty, benchmark)
-    _, scores = summarise(kept, rules, {"s": 4, "s/pair": 2}, Bootstrap(20))
+    _, scores = summarise(without("c"), rules, {"s": 4, "s/pair": 2}, Bootstrap(20))
     assert {name: (each.n, each.expected) for name, each in scores.items()} == {
         "micro": (3, 4),
         "pair": (1, 2),
@@ -132,27 +130,18 @@ def test_broken_groups_have_no_joint_outcome() -> None:
         "positive_score": (3, 4),
     }
     with pytest.raises(CompoclipError, match="every item is faulty"):
-        _without(items, without(*table).faulty, benchmark)
+        without(*table)
 
 
 def test_repeated_captions_are_named_as_in_results(tmp_path: Path) -> None:
     photos = tuple(ImageRef(tmp_path / "p" / f"{k}.jpg") for k in range(3))
-    content = Retrieval(
-        photos, ("a dog", "a cat", "A dog", "a hat"), ((0, 0), (1, 1), (1, 2), (2, 3))
-    )
+    texts, pairs = ("a dog", "a cat", "A dog", "a hat"), ((0, 0), (1, 1), (1, 2), (2, 3))
+    content = Retrieval(photos, texts, pairs)
     benchmark = Benchmark("made", content, "0")
     eye = np.eye(4, dtype=np.float32)
-    features = EncodedFeatures(
-        images=eye[:3],
-        image_rows={photo: k for k, photo in enumerate(photos)},
-        texts=eye[[0, 1, 0, 2]],
-        text_rows={text: k for k, text in enumerate(content.texts)},
-        bad={},
-        truncated=frozenset(),
-    )
-    found = audit(benchmark)
-    assert found.faulty == {("t2i", "p/1.jpg text 1")}
-    items = score_items(content, features)
-    kept = _without(items, found.faulty, benchmark)
+    items = score_items(content, features_of(content, eye[:3], eye[[0, 1, 0, 2]]))
+    faulty = audit(benchmark).faulty
+    assert faulty == {("t2i", "p/1.jpg text 1")}
+    kept = _without(items, faulty, benchmark)
     assert set(items.ids) - set(kept.ids) == {"p/1.jpg text 1"}
     assert kept.outcomes["r1"].used[np.array(kept.subtasks) == "t2i"].tolist() == [1.0] * 3

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from benchmark_files import picture, refuses, write_csv
+from benchmark_files import refuses, write_csv
+from build.photos import write_photos
 from compoclip.benchmarks.case import Benchmark, Classification, Probe
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
@@ -61,20 +60,6 @@ def test_the_gradient_of_the_objective_vanishes_at_the_fit(classes: int, strengt
     steepest = max(abs(v) for row in slope(features, labels, weights, strength) for v in row)
     at_zero = max(abs(v) for row in slope(features, labels, 0 * weights, strength) for v in row)
     assert steepest < 1e-3 < at_zero
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("strength", [1e-3, 0.3, 10.0])
-def test_the_fit_is_that_of_scikit_learn(classes: int, strength: float) -> None:
-    with patch.dict(os.environ):  # to which it adds
-        models = pytest.importorskip("sklearn.linear_model")
-    features, labels = points(120, classes, seed=1)
-    theirs = models.LogisticRegression(C=strength, max_iter=1000).fit(features, labels)
-    weights = fit(features, labels, classes, strength)
-    ours = np.concatenate([features, np.ones((120, 1))], axis=1) @ weights.T
-    ours = ours - ours.mean(axis=1, keepdims=True)
-    log = theirs.predict_log_proba(features)
-    np.testing.assert_allclose(ours, log - log.mean(axis=1, keepdims=True), atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +126,6 @@ def test_training_photos_of_one_class_are_refused() -> None:
 # --- Which photos train, validate and are measured. ---
 
 
-def photos(folder: Path, *places: str) -> Path:
-    for k, place in enumerate(places):
-        path = folder / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(k % 12) + bytes([k]))
-    return folder
-
-
 def probe_of(found: Benchmark) -> Probe:
     assert isinstance(found.content, Probe)
     return found.content
@@ -160,7 +137,8 @@ def names(part: Classification) -> set[str]:
 
 def test_folders_of_splits_without_validation_give_a_fifth_of_the_training(tmp_path: Path) -> None:
     places = [f"train/{c}/{k}.png" for c in ("cat", "dog") for k in range(10)]
-    folder = photos(tmp_path / "p", *places, "test/dog/x.png", "test/fox/y.png", "train/fox/z.png")
+    more = ("test/dog/x.png", "test/fox/y.png", "train/fox/z.png")
+    folder = write_photos(tmp_path / "p", *places, *more)
     found = load_benchmark("probe:mine", tmp_path, folder)
     probe = probe_of(found)
     assert found.name == "probe_mine"
@@ -171,15 +149,15 @@ def test_folders_of_splits_without_validation_give_a_fifth_of_the_training(tmp_p
         assert [part.classes[k] for k in part.labels] == [r.path.parent.name for r in part.images]
     again = load_benchmark("probe:mine", tmp_path, folder)
     assert (again.content, again.data_hash) == (probe, found.data_hash)
-    photos(folder, "val/cat/v.png", "val/dog/w.png")
+    write_photos(folder, "val/cat/v.png", "val/dog/w.png")
     probe = probe_of(load_benchmark("probe:mine", tmp_path, folder))
     assert names(probe.validation) == {"cat/v", "dog/w"}
     assert len(probe.train.images) == 21
 
 
 def test_photos_without_splits_are_divided_by_the_hash(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "p", *(f"{c}/{k}.png" for c in ("cat", "dog") for k in range(40)))
     rows = [{"image": f"{c}/{k}.png", "label": c} for c in ("cat", "dog") for k in range(40)]
+    folder = write_photos(tmp_path / "p", *(row["image"] for row in rows))
     table = write_csv(folder / "labels.csv", *rows)
     (target,) = parse_targets([f"probe:{table}"], tmp_path)
     probe = probe_of(target.load())
@@ -191,7 +169,7 @@ def test_photos_without_splits_are_divided_by_the_hash(tmp_path: Path) -> None:
 
 
 def test_indexes_of_the_toolkit(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "elevater" / "dtd", *(f"i/{k}.png" for k in range(30)))
+    folder = write_photos(tmp_path / "elevater" / "dtd", *(f"i/{k}.png" for k in range(30)))
     (folder / "test.txt").write_text("i/0.png 0\ni/1.png 1\n")
     refuses("no train photos .test is all there is.", "", "probe:dtd", tmp_path)
     lines = [f"i/{k}.png {k % 2}" for k in range(2, 30)]
@@ -222,10 +200,10 @@ def test_what_no_probe_can_be_fitted_to(
     tmp_path: Path, spec: str, options: dict[str, Any], kind: type[CompoclipError], said: str
 ) -> None:
     sets = tmp_path / "elevater"
-    photos(sets / "mine", "train/cat/1.png", "test/cat/2.png")
-    photos(sets / "voc-2007", "train/cat/1.png", "test/cat/2.png")
-    photos(sets / "few", *(f"train/cat/{k}.png" for k in range(4)), "test/cat/9.png")
-    photos(sets / "one", "test/cat/1.png")
+    write_photos(sets / "mine", "train/cat/1.png", "test/cat/2.png")
+    write_photos(sets / "voc-2007", "train/cat/1.png", "test/cat/2.png")
+    write_photos(sets / "few", *(f"train/cat/{k}.png" for k in range(4)), "test/cat/9.png")
+    write_photos(sets / "one", "test/cat/1.png")
     with pytest.raises(kind, match=said) as raised:
         load_benchmark(spec, tmp_path, **options)
     assert "\n" not in str(raised.value)
@@ -239,7 +217,7 @@ def measured(tmp_path: Path) -> Benchmark:
     places = [
         f"{s}/{c}/{s}{k}_{c}.png" for s, n in splits.items() for c in CLASSES for k in range(n)
     ]
-    folder = photos(tmp_path / "p", *places, "train/cow/more_cow.png")
+    folder = write_photos(tmp_path / "p", *places, "train/cow/more_cow.png")
     return load_benchmark("probe:mine", tmp_path, folder)
 
 
