@@ -25,7 +25,7 @@ from compoclip.evaluation.run import evaluate as measure
 from compoclip.evaluation.statistics import Bootstrap, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark, compare
 
-SETS = 60
+SETS = 40
 FAMILIES = (1, 10, 60)
 
 
@@ -128,9 +128,9 @@ def test_equal_models_are_told_apart_in_5_percent_of_families(shape: Shape) -> N
 
 
 def test_many_items_of_many_photos() -> None:
-    found = wrong(Shape(100, 30, alike=0.3), 20, seed=1)
+    found = wrong(Shape(100, 30, alike=0.3), 12, seed=1)
     for size, count in found.items():
-        least, most = by_chance(20 * 60 // size)
+        least, most = by_chance(12 * 60 // size)
         assert least <= count <= most, size
 
 
@@ -184,12 +184,12 @@ def test_equal_areas_under_a_curve_are_told_apart_in_5_percent(true, false, a_ph
     curve = MeanNode("auc", np.arange(n), true)
     units = np.arange(n) % (n // a_photo)
     kind = (np.arange(n) < true).astype(float)
-    for _ in range(150):
+    for _ in range(100):
         shared = rng.normal(size=n) + kind
         base, other = (
             {"auc": shared + rng.normal(size=n) + rng.normal(size=n)[units]} for _ in range(2)
         )
         found += sign_flip(additions(curve, base, other, units)) <= 0.05
-    assert found <= by_chance(150)[1]
+    assert found <= by_chance(100)[1]
     better = {"auc": base["auc"] + 5 * kind}
     assert sign_flip(additions(curve, base, better, units)) < (0.05 if true > 4 else 0.3)

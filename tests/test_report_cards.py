@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from build.photos import write_photo
 from compoclip.analysis import maps
 from compoclip.analysis.maps import image_patches
 from compoclip.evaluation.comparison import ScorePart
@@ -24,10 +25,8 @@ from report_study import make_study
 
 
 def record(form, texts, images, scores, truth=0):
-    return {
-        "item": "i1", "form": form, "texts": texts, "images": images, "scores": scores,
-        "truth": truth,
-    }  # fmt: skip
+    fields = {"form": form, "texts": texts, "images": images, "scores": scores, "truth": truth}
+    return {"item": "i1", **fields}
 
 
 def show(base, other, base_right=False):
@@ -132,28 +131,25 @@ def won_margins(common):
 
 def test_the_first_screen_has_items_that_one_model_wins(study):
     items, album = read_items(study), Album()
+    comparison = study.comparisons["fsc-clip"]
     cards = before_after(study, items, album)
-    assert len(cards) == 3
-    changes = [card.change for card in cards]
-    assert {(d.benchmark, d.name) for d in changes} <= {
-        (d.benchmark, d.name) for d in study.comparisons["fsc-clip"].subtasks if d.significant
-    }
-    assert [c.change.verdict for c in cards if c.change] == ["higher"] * 3
-    assert len(album.pictures) == 3
+    assert len(cards) == len(album.pictures) == 3
+    significant = {(d.benchmark, d.name) for d in comparison.subtasks if d.significant}
+    assert {(card.change.benchmark, card.change.name) for card in cards} <= significant
     for shown in cards:
+        assert shown.change.verdict == "higher"
         assert [(name, right) for name, _, right in shown.lines] == [
             ("base", False),
             ("fsc-clip", True),
         ]
         assert [fits for _, _, fits in shown.texts] == [True, False]
-    for shown in cards:  # as clear as half of the items that the model wins
+        # as clear as half of the items that the model wins
         assert margin(shown) >= np.median(won_margins(items[shown.part.benchmark][shown.part.name]))
         assert shown.looks == ()
     (first,) = before_after(study, items, Album(), count=1, all_models=True)
     assert [name for name, *_ in first.lines] == list(study.models)
     assert before_after(replace(study, models=("base",)), items, album) == []
     assert before_after(study, items, album, lost=True) == []  # nothing is significantly worse
-    comparison = study.comparisons["fsc-clip"]
     turned = [replace(d, verdict="lower") for d in comparison.subtasks]
     worse = replace(study, comparisons={"fsc-clip": replace(comparison, subtasks=turned)})
     for shown in before_after(worse, items, Album(), lost=True):
@@ -173,31 +169,32 @@ def test_scenes_take_turns_and_leave_the_rest(tmp_path):
     assert any(card.lost and not card.won for _, card in top)
 
 
-def test_maps_of_the_words_that_differ(tmp_path):
-    photo = tmp_path / "scene.png"
-    Image.new("RGB", (64, 64), "red").save(photo)
+@pytest.fixture
+def photo(tmp_path):
+    return str(write_photo(tmp_path / "scene.png", colour="red", size=(64, 64)))
+
+
+def test_maps_of_the_words_that_differ(photo):
+    def looks(album, true, false):
+        row = record("choose-text", [true, false], [photo], [0.2, 0.1])
+        right = {"base": True, "tuned": False}
+        return card(ScorePart("b", "s"), dict.fromkeys(right, row), right, "base", album).looks
+
     album = Album({"base": load_model("bundled")})
-    row = record("choose-text", ["a red star", "a blue star"], [str(photo)], [0.2, 0.1])
-    records = {"base": row, "tuned": row}
-    shown = card(ScorePart("b", "s"), records, {"base": True, "tuned": False}, "base", album)
-    ((words, uris),) = shown.looks
+    ((words, uris),) = looks(album, "a red star", "a blue star")
     assert words == "red"
     ((name, uri),) = uris
     assert name == "base"
-    data = base64.b64decode(uri.partition(",")[2])
-    with Image.open(io.BytesIO(data)) as picture:
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as picture:
         assert picture.size == (64, 64)
-    added = record("choose-text", ["a star", "a star and no ball"], [str(photo)], [0.2, 0.1])
-    one = card(ScorePart("b", "s"), {"base": added}, {"base": True}, "base", album)
-    assert [words for words, _ in one.looks] == ["and no ball"]
+    added = looks(album, "a star", "a star and no ball")
+    assert [words for words, _ in added] == ["and no ball"]
     album.map_budget = 10
-    assert card(ScorePart("b", "s"), {"base": row}, {"base": True}, "base", album).looks == ()
+    assert looks(album, "a red star", "a blue star") == ()
     assert album.strips_over_budget == 1
 
 
-def test_models_with_one_image_tower_look_at_the_same_patches(tmp_path, monkeypatch):
-    photo = tmp_path / "scene.png"
-    Image.new("RGB", (64, 64), "red").save(photo)
+def test_models_with_one_image_tower_look_at_the_same_patches(photo, monkeypatch):
     models = {name: load_model("bundled") for name in ("base", "texts", "images")}
     with torch.no_grad():
         models["texts"].encoder.model.text_projection += 1
@@ -210,19 +207,19 @@ def test_models_with_one_image_tower_look_at_the_same_patches(tmp_path, monkeypa
 
     monkeypatch.setattr(maps, "image_patches", counted)
     (pieces, _) = word_diff("a red star", "a blue star")
-    ((_, uris),) = Album(models).looks(str(photo), pieces)
+    ((_, uris),) = Album(models).looks(photo, pieces)
     assert encoded == [models["base"], models["images"]]
-    alone = [Album({name: model}).looks(str(photo), pieces) for name, model in models.items()]
+    alone = [Album({name: model}).looks(photo, pieces) for name, model in models.items()]
     assert uris == tuple(uri for ((_, (uri,)),) in alone)
 
 
-def test_short_runs_of_changed_words():
-    def runs(text, other):
-        return changed_runs(word_diff(text, other)[0])
-
-    assert runs("a red cup, a big dog", "a blue cup, a small dog") == [("red", (1,)), ("big", (4,))]
-    assert runs("the cup is left of it", "it is left of the cup") == [
-        ("the cup", (0, 1)),
-        ("it", (5,)),
-    ]
-    assert runs("one two three four", "a b c d") == []  # too long for a map
+@pytest.mark.parametrize(
+    ("text", "other", "runs"),
+    [
+        ("a red cup, a big dog", "a blue cup, a small dog", [("red", (1,)), ("big", (4,))]),
+        ("the cup is left of it", "it is left of the cup", [("the cup", (0, 1)), ("it", (5,))]),
+        ("one two three four", "a b c d", []),  # too long for a map
+    ],
+)
+def test_short_runs_of_changed_words(text, other, runs):
+    assert changed_runs(word_diff(text, other)[0]) == runs

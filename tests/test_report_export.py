@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form
@@ -31,31 +33,31 @@ def study(tmp_path_factory):
     return read_study([results], None, Bootstrap(30))
 
 
+def csv_rows(path: Path) -> list[list[str]]:
+    with path.open() as file:
+        return list(csv.reader(file))
+
+
 def test_tables_in_every_layout(study, tmp_path):
     paths = write_tables(study, tmp_path)
     names = {path.stem for path in paths}
     assert {"overall", "skills", "benchmarks", "subtasks", "compare-negclip"} <= names
     assert {path.suffix for path in paths if path.stem == "skills"} == {".md", ".tex", ".csv"}
-    with (tmp_path / "skills.csv").open() as file:
-        header, *rows = csv.reader(file)
+    header, *rows = csv_rows(tmp_path / "skills.csv")
     assert header[0] == "model"
     assert [row[0] for row in rows[::2]] == [*study.models, "chance"]
     for name, value in zip(header[1:], rows[0][1:], strict=True):
         assert value == f"{100 * study.skills.scores['base'][name].value:.1f}"
-    markdown = (tmp_path / "skills.md").read_text()
     best = max(study.skills.scores[m]["negation"].value for m in study.models)
-    assert f"**{100 * best:.1f}**" in markdown
+    assert f"**{100 * best:.1f}**" in (tmp_path / "skills.md").read_text()
     latex = (tmp_path / "overall.tex").read_text()
     assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 1
     assert "\\textbf{" in latex
-    assert all(line.count(" & ") == latex.splitlines()[4].count(" & ")
-               for line in latex.splitlines() if line.endswith("\\\\"))  # fmt: skip
-
-
-def test_brittleness_is_best_when_low(study, tmp_path):
-    write_tables(study, tmp_path)
-    with (tmp_path / "overall.csv").open() as file:
-        header, *rows = csv.reader(file)
+    lines = latex.splitlines()
+    columns = {line.count(" & ") for line in lines if line.endswith("\\\\")}
+    assert columns == {lines[4].count(" & ")}
+    # brittleness is best when it is low
+    header, *rows = csv_rows(tmp_path / "overall.csv")
     place = header.index("Brittleness")
     lowest = min(float(row[place]) for row in rows[:-1:2])
     lines = (tmp_path / "overall.md").read_text().splitlines()
@@ -84,19 +86,21 @@ def test_coverage_says_what_is_missing(study):
 
 def test_only_the_measured_model_is_looked_into(study):
     model = load_model("bundled")
-    with pytest.raises(CompoclipError, match=r"no results of that model; there are base"):
-        require_measured({"nobody": model}, study)
-    with pytest.raises(CompoclipError, match="name the checkpoint that was measured"):
-        require_measured({"base": model}, study)
+    for name, words in (
+        ("nobody", "no results of that model; there are base"),
+        ("base", "name the checkpoint that was measured"),
+    ):
+        with pytest.raises(CompoclipError, match=words):
+            require_measured({name: model}, study)
 
 
 def test_command_line(study, tmp_path, capsys):
-    results = str(study.results["base"]["sugarcrepe"].items).rsplit("/", 2)[0]
-    argv = ["report", results, "-o", str(tmp_path / "r.html"), "--resamples", "20"]
-    assert main([*argv, "--tables", str(tmp_path / "tables")]) == 0
+    folder = Path(study.results["base"]["sugarcrepe"].items).parent
+    argv = ["report", str(folder), "-o", str(tmp_path / "r.html"), "--resamples=20"]
+    assert main([*argv, f"--tables={tmp_path / 'tables'}"]) == 0
     assert (tmp_path / "tables" / "subtasks.tex").is_file()
     capsys.readouterr()
-    assert main([*argv, "--maps", "base=bundled"]) == 1
+    assert main([*argv, "--maps=base=bundled"]) == 1
     assert re.search(r"--maps base: bundled has weights \w+", capsys.readouterr().err)
 
 
@@ -106,10 +110,6 @@ LEVELS = ("4", "5", "12")
 def measured_by_level(folder: Path) -> Path:
     """Measure two models on two sub-tasks whose items have a number."""
     photos = draw(folder / "photos", 24)
-
-    def only(parts: tuple[str, ...], label: str, value: str, values: tuple[str, ...]) -> Aggregate:
-        return Aggregate(parts, macro_by=label, exclude=tuple({*values} - {value}))
-
     cases = [
         Case(
             f"{part}/{k}",
@@ -122,13 +122,15 @@ def measured_by_level(folder: Path) -> Path:
         for part, skill in (("atom", "object"), ("swap", "binding"))
         for k, photo in enumerate(photos)
     ]
-    rules: dict[str, Aggregate] = {}
+
+    def only(part: str, label: str, value: str, values: Sequence[str]) -> Aggregate:
+        return Aggregate((part,), macro_by=label, exclude=tuple({*values} - {value}))
+
+    rules = {f"half_{value}": only("atom", "half", value, "01") for value in "01"}
     for level in LEVELS:
-        parts = {part: only((part,), "complexity", level, LEVELS) for part in ("atom", "swap")}
+        parts = {part: only(part, "complexity", level, LEVELS) for part in ("atom", "swap")}
         rules |= {f"{part}_complexity_{level}": rule for part, rule in parts.items()}
         rules[f"complexity_{level}"] = Aggregate(tuple(parts.values()))
-    halves = ("0", "1")
-    rules |= {f"half_{value}": only(("atom",), "half", value, halves) for value in halves}
     benchmark = Benchmark(
         "crepe_prod@world", Cases(cases), "c0" * 8, aggregates=rules, headline="micro"
     )
@@ -148,27 +150,21 @@ def test_the_curve_over_a_number_that_items_have(tmp_path: Path) -> None:
     # By plain means over the items.
     items = load_items(study.results["base"]["crepe_prod@world"]).to_pylist()
     for k, level in enumerate((4, 5, 12)):
-        right = {
-            part: [
-                row["used.accuracy"]
-                for row in items
-                if row["subtask"] == part and int(row["item"].rpartition("/")[2]) % 3 == k
-            ]
+        rows = [row for row in items if int(row["item"].rpartition("/")[2]) % 3 == k]
+        means = [
+            np.mean([row["used.accuracy"] for row in rows if row["subtask"] == part])
             for part in ("atom", "swap")
-        }
-        means = {part: sum(values) / len(values) for part, values in right.items()}
-        assert curves["atom_complexity"][level]["base"].value == pytest.approx(means["atom"])
-        mean = (means["atom"] + means["swap"]) / 2
-        assert curves["complexity"][level]["base"].value == pytest.approx(mean)
+        ]
+        assert curves["atom_complexity"][level]["base"].value == pytest.approx(means[0])
+        assert curves["complexity"][level]["base"].value == pytest.approx(np.mean(means))
     plots = plots_by_level(study)["crepe_prod@world"]
     assert [plot.title for plot in plots] == list(curves)
     value = curves["complexity"][12]["base"].value
     assert f"12: base {100 * value:.1f}" in plots[2].alt
-    page = tmp_path / "report.html"
-    write_report([tmp_path / "results"], page, tables=tmp_path / "tables", bootstrap=Bootstrap(20))
+    page, tables = tmp_path / "report.html", tmp_path / "tables"
+    write_report([tmp_path / "results"], page, tables=tables, bootstrap=Bootstrap(20))
     assert page.read_text().count("by atom_complexity, with 95 % intervals") == 1
-    with (tmp_path / "tables" / "levels-crepe_prod@world.csv").open() as file:
-        header, *rows = csv.reader(file)
+    header, *rows = csv_rows(tables / "levels-crepe_prod@world.csv")
     assert header == ["curve", "level", "base", "negclip", "chance"]
     assert [row[:2] for row in rows[6:9]] == [["complexity", level] for level in LEVELS]
     assert rows[8][2].startswith(f"{100 * value:.1f} [")
