@@ -7,9 +7,12 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from build.models import edit_json
+from build.tables import write_text
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.statistics import Bootstrap
@@ -44,6 +47,11 @@ def small(tmp_path_factory):
 def page(study) -> Path:
     runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
     return write_report([study / "results"], study / "r.html", runs=runs, bootstrap=Bootstrap(50))
+
+
+def text_of(out: Path, *results: Path, **options: Any) -> str:
+    """The text of a page about some results."""
+    return write_report(results, out, bootstrap=Bootstrap(20), **options).read_text("utf-8")
 
 
 class Outline(html.parser.HTMLParser):
@@ -100,69 +108,56 @@ def test_every_section_is_there_and_everything_resolves(page):
         assert labelled in outline.ids
 
 
-def test_captions_are_text_and_never_markup(page):
+def test_captions_are_text_and_photos_are_embedded_once(page):
     text = page.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert Outline(text).scripts == 1
     assert "unsafe-inline'; script-src 'sha256-" in text
     assert EVIL not in text
-
-
-def test_the_same_input_gives_the_same_bytes(study, page, tmp_path):
-    runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
-    again = write_report(
-        [study / "results"], tmp_path / "r.html", runs=runs, bootstrap=Bootstrap(50)
-    )
-    assert again.read_bytes() == page.read_bytes()
-
-
-def test_each_photo_is_embedded_once(page):
-    photos = re.findall(r'src="(data:image/(?:png|jpeg)[^"]+)"', page.read_text(encoding="utf-8"))
+    photos = re.findall(r'src="(data:image/(?:png|jpeg)[^"]+)"', text)
     assert photos
     assert len(photos) == len(set(photos))
 
 
 def test_one_model_alone_gives_a_page_without_comparisons(small, tmp_path):
-    out = write_report(
-        [small / "results" / "negclip"], tmp_path / "one.html", bootstrap=Bootstrap(20)
-    )
-    text = out.read_text(encoding="utf-8")
+    text = text_of(tmp_path / "one.html", small / "results" / "negclip")
     assert "nothing to compare" in text
     assert "No runs were given" in text
     assert "Examples need at least two models" in text
     assert set(SECTIONS) <= set(Outline(text).ids)
 
 
-def test_a_hostile_title_and_model_name_are_escaped(small, tmp_path):
-    folder = tmp_path / "results"
-    shutil.copytree(small / "results" / "base", folder / "base")
-    shutil.copytree(small / "results" / "negclip", folder / "other")
-    for path in (folder / "other").glob("*.json"):
-        data = json.loads(path.read_text())
-        path.write_text(json.dumps({**data, "model": "<b>$x$</b>\u0007"}))
-    title = "</title><script>x</script>"
-    out = write_report([folder], tmp_path / "r.html", title=title, bootstrap=Bootstrap(20))
-    text = out.read_text(encoding="utf-8")
+def test_hostile_names_are_escaped_and_missing_photos_are_counted(small, tmp_path):
+    folder = shutil.copytree(small / "results", tmp_path / "results")
+    for path in (folder / "negclip").glob("*.json"):
+        edit_json(path, lambda data: data.update(model="<b>$x$</b>\u0007"))
+    photos, away = small / "photos", tmp_path / "away"
+    photos.rename(away)
+    try:
+        text = text_of(tmp_path / "r.html", folder, title="</title><script>x</script>")
+    finally:
+        away.rename(photos)
     assert Outline(text).scripts == 1
     assert "<b>$x$" not in text
+    assert re.search(r"\d+ photos could not be read", text)
+    assert "photo not found or not readable" in text
 
 
-def test_command_line(small, tmp_path, capsys):
+def test_the_command_writes_the_bytes_of_the_function(small, tmp_path, capsys):
     out = tmp_path / "page.html"
-    argv = ["report", str(small / "results" / "base"), str(small / "results" / "negclip")]
-    assert main([*argv, "-o", str(out), "--resamples", "20", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "report": str(out),
-        "bytes": out.stat().st_size,
-    }
-    assert "negclip" in out.read_text()
+    models, runs = [small / "results" / name for name in ("base", "negclip")], small / "runs"
+    command = ["report", *map(str, models), f"--runs={runs / 'negclip'}", "-o", str(out)]
+    assert main([*command, "--resamples=20", "--json"]) == 0
+    about = {"report": str(out), "bytes": out.stat().st_size}
+    assert json.loads(capsys.readouterr().out) == about
+    text = text_of(tmp_path / "again.html", *models, runs=[runs / "negclip"])
+    assert text == out.read_text("utf-8")
+    assert "negclip" in text
 
 
 def test_errors_are_one_line(small, tmp_path, capsys):
     results = str(small / "results")
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / "x.json").write_text("{")
+    bad = write_text(tmp_path / "bad" / "x.json", "{").parent
     out = ["-o", str(tmp_path / "r.html"), "--resamples", "20"]
     for argv, code, said in (
         ([str(tmp_path / "none")], 1, "no such file or folder"),
@@ -173,36 +168,21 @@ def test_errors_are_one_line(small, tmp_path, capsys):
         ([results, "-o", str(tmp_path)], 2, "is a folder"),
     ):
         assert main(["report", *out, *argv]) == code
-        lines = capsys.readouterr().err.strip().splitlines()
-        assert len(lines) == 1
-        assert said in lines[0]
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert said in line
     assert not (tmp_path / "r.html").exists()
 
 
 def test_contradictory_results_are_refused(small, tmp_path):
-    shutil.copytree(small / "results" / "base", tmp_path / "a" / "base")
+    copied = shutil.copytree(small / "results" / "base", tmp_path / "a" / "base")
     with pytest.raises(CompoclipError, match="base: two results for"):
         write_report([small / "results", tmp_path / "a"], tmp_path / "r.html")
-    path = tmp_path / "a" / "base" / "sugarcrepe.json"
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "identity": {**data["identity"], "weights": "other"}}))
+    edit_json(copied / "sugarcrepe.json", lambda data: data["identity"].update(weights="other"))
     with pytest.raises(CompoclipError, match="2 different checkpoints"):
         write_report([tmp_path / "a"], tmp_path / "r.html")
     runs = [small / "runs" / "negclip"] * 2
     with pytest.raises(UsageError, match="two runs are called negclip"):
         write_report([small / "results"], tmp_path / "r.html", runs=runs, bootstrap=Bootstrap(20))
-
-
-def test_missing_photos_are_counted_and_said(small, tmp_path):
-    photos, away = small / "photos", tmp_path / "away"
-    photos.rename(away)
-    try:
-        out = write_report([small / "results"], tmp_path / "r.html", bootstrap=Bootstrap(20))
-    finally:
-        away.rename(photos)
-    text = out.read_text(encoding="utf-8")
-    assert re.search(r"\d+ photos could not be read", text)
-    assert "photo not found or not readable" in text
 
 
 SORTED = """table => {
