@@ -42,6 +42,8 @@ from compoclip.models.checkpoint import (
 from compoclip.models.config import ModelConfig
 from evaluation_helpers import TINY
 
+Capture = pytest.CaptureFixture[str]
+
 CONFIG = {**TINY, "text_cfg": {**TINY["text_cfg"], "layers": 2}}
 ON = ("sugarcrepe", "zero_shot:shapes")
 
@@ -93,11 +95,7 @@ def saved(base: LoadedModel, tuned: LoadedModel, tmp_path: Path) -> list[str]:
 
 
 def test_a_sweep_encodes_each_tower_once_and_writes_the_picked_model(
-    saved: list[str],
-    data: Path,
-    tmp_path: Path,
-    seen: Counter[str],
-    capsys: pytest.CaptureFixture[str],
+    saved: list[str], data: Path, tmp_path: Path, seen: Counter[str], capsys: Capture
 ) -> None:
     out = tmp_path / "wise"
     command = ["wise-ft", *saved, "--sweep", "--steps=2", "--scope", "all", "image", "text"]
@@ -146,11 +144,7 @@ def test_a_sweep_encodes_each_tower_once_and_writes_the_picked_model(
 
 
 def test_a_study_of_towers_adds_up(
-    saved: list[str],
-    data: Path,
-    tmp_path: Path,
-    seen: Counter[str],
-    capsys: pytest.CaptureFixture[str],
+    saved: list[str], data: Path, tmp_path: Path, seen: Counter[str], capsys: Capture
 ) -> None:
     out = tmp_path / "towers"
     command = ["towers", *saved, "--on", *ON, f"--data={data}", f"--out={out}"]
@@ -243,7 +237,7 @@ def test_shares_have_no_rounding_noise() -> None:
     ],
 )
 def test_wrong_requests_are_refused_before_any_work(
-    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], message: str, tmp_path: Path, capsys: Capture
 ) -> None:
     assert main(["wise-ft", "bundled", "bundled", "--out", str(tmp_path / "o"), *more]) == 2
     assert message in capsys.readouterr().err

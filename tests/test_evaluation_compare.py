@@ -240,11 +240,12 @@ def test_the_table_shows_chance_ties_coverage_and_flags(tmp_path):
 
 # --- The table of several models. ---
 
+Measured = dict[tuple[str, str], Results]
 RIGHT = {"worse": 20, "near": 52, "base": 50, "better": 62}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Results]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """Results by model and benchmark."""
     folder = tmp_path_factory.mktemp("overview")
     toy = choice_benchmark(folder / "p", n=100)
@@ -256,7 +257,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], R
     }
 
 
-def test_marks_are_the_verdicts_of_compare(results: dict[tuple[str, str], Results]) -> None:
+def test_marks_are_the_verdicts_of_compare(results: Measured) -> None:
     table = str(overview_table([*results.values()], base="base"))
     header, _, headline, *rest = table.splitlines()
     assert header.split() == ["base", "worse", "near", "better", "chance"]
@@ -271,9 +272,7 @@ def test_marks_are_the_verdicts_of_compare(results: dict[tuple[str, str], Result
     ]
 
 
-def test_ties_show_the_strict_and_the_fractional_value(
-    results: dict[tuple[str, str], Results],
-) -> None:
+def test_ties_show_the_strict_and_the_fractional_value(results: Measured) -> None:
     near, base = results["near", "toy"], results["base", "toy"]
     assert "tie" not in str(overview_table([near, base], base="near"))
     tied = replace(base.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
@@ -282,9 +281,7 @@ def test_ties_show_the_strict_and_the_fractional_value(
     assert last == "  toy, base: 12 ties (strict 45.0, fractional 51.2)"
 
 
-def test_a_benchmark_that_one_model_lacks_is_a_dash(
-    results: dict[tuple[str, str], Results],
-) -> None:
+def test_a_benchmark_that_one_model_lacks_is_a_dash(results: Measured) -> None:
     table = overview_table([results["base", "toy"], results["better", "few"]], base="base")
     (row,) = (line for line in str(table).splitlines() if line.startswith("few"))
     assert row.split()[2] == "-"

@@ -383,15 +383,10 @@ def test_an_elevater_set_with_its_cache(tmp_path: Path, encoder: ModelEncoder) -
     write_zip(folder / "test.zip", {f"{k}.png": photo(k) for k in range(8)})
     write_text(folder / "test.txt", "".join(f"test.zip@{k}.png {k % 4}\n" for k in range(8)))
     benchmark = load_benchmark("zero_shot:kitti-distance", tmp_path)
-    cache = tmp_path / "cache"
-    first, second = (
-        evaluate(
-            "m", encoder, [benchmark], tmp_path / out,
-            Options(allow_partial=True, cache=cache, resamples=20, fresh=out == "again"),
-        )[0]
-        for out in ("out", "again")
-    )  # fmt: skip
+    options = Options(allow_partial=True, cache=tmp_path / "cache", resamples=20)
+    (first,) = evaluate("m", encoder, [benchmark], tmp_path / "out", options)
     score = first.aggregates["accuracy"]
     assert (score.n, score.expected, first.partial) == (8, 711, True)
+    (second,) = evaluate("m", encoder, [benchmark], tmp_path / "again", options)
     assert second.aggregates == first.aggregates
-    assert list(cache.rglob("*.safetensors"))
+    assert list((tmp_path / "cache").rglob("*.safetensors"))

@@ -91,7 +91,7 @@ def test_one_photo_or_no_draw_gives_no_interval() -> None:
 @pytest.mark.parametrize("n", [10, 30, 100])
 def test_the_interval_of_a_mean_is_as_wide_as_students(n: int) -> None:
     values = np.random.default_rng(n).normal(size=n)
-    draws = np.concatenate([w @ values / n for w in Bootstrap(200_000, 0).weights(n)])
+    draws = np.concatenate([w @ values / n for w in Bootstrap(60_000, 0).weights(n)])
     low, high = percentile_interval(draws, n)
     theirs = stats.ttest_1samp(values, 0).confidence_interval()
     assert high - low == pytest.approx(theirs.high - theirs.low, rel=0.08)
