@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from build.photos import noise
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.captions.parser import parse
@@ -20,7 +21,7 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.embedder import Embedder, ExternalEncoder, Scorer, open_encoder
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.evaluation.pairs import caption_parts, image_parts, score_of
+from compoclip.evaluation.pairs import caption_parts, image_parts
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.losses.local import local_similarity, max_similarity
@@ -63,12 +64,11 @@ BROKEN = {
 
 @pytest.fixture
 def refs(tmp_path: Path) -> list[ImageRef]:
-    rng, found = np.random.default_rng(0), []
-    for k, size in enumerate(((48, 40, 3), (64, 50, 3))):
-        path = tmp_path / f"{k}.png"
-        Image.fromarray(rng.integers(0, 255, size, dtype=np.uint8)).save(path)
-        found.append(ImageRef(path))
-    return found
+    """Two photos, 40 x 48 and 50 x 64."""
+    paths = [tmp_path / f"{k}.png" for k in range(2)]
+    for k, path in enumerate(paths):
+        noise(k, (40 + 10 * k, 48 + 16 * k)).save(path)
+    return [ImageRef(path) for path in paths]
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,31 @@ def benchmark(refs: Sequence[ImageRef], name: str = "pairs") -> Benchmark:
 
 def scores(encoder: Any, refs: Sequence[ImageRef], out: Path, **options: Any) -> dict[str, Any]:
     """Item -> its stored scores."""
-    made = Options(resamples=20, batch_size=2, **options)
-    (result,) = evaluate("m", encoder, [benchmark(refs)], out, made)
+    every = Options(resamples=20, batch_size=2, **options)
+    (result,) = evaluate("m", encoder, [benchmark(refs)], out, every)
     return {row["item"]: row["scores"] for row in load_items(result).to_pylist()}
+
+
+def compared(refs: list[ImageRef]) -> list[tuple[str, ImageRef, Sequence[str]]]:
+    """Return the items with their images and texts."""
+    return [("t", refs[0], TEXTS[:2]), ("p", refs[1], TEXTS)]
+
+
+def require_scores(
+    stored: dict[str, Any],
+    refs: list[ImageRef],
+    expected: Callable[[ImageRef, str], float],
+    atol: float,
+) -> None:
+    """Compare the scores of both items with those expected for their images and texts."""
+    for item, ref, texts in compared(refs):
+        for text, value in zip(texts, stored[item], strict=True):
+            assert value == pytest.approx(expected(ref, text), abs=atol)
+
+
+def cosine(a: Any, b: Any) -> float:
+    product = sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+    return product / math.sqrt(sum(float(x) ** 2 for x in a) * sum(float(y) ** 2 for y in b))
 
 
 def write(tmp_path: Path, text: str = MODEL, name: str = "mine.py") -> str:
@@ -98,19 +120,15 @@ def write(tmp_path: Path, text: str = MODEL, name: str = "mine.py") -> str:
 
 def test_an_embedder_of_a_file_is_scored_by_cosines(refs: list[ImageRef], tmp_path: Path) -> None:
     encoder = open_encoder(f"{write(tmp_path)}:Colours")
-    found = scores(encoder, refs, tmp_path / "out")
-    for item, ref, texts in (("t", refs[0], TEXTS[:2]), ("p", refs[1], TEXTS)):
+
+    def expected(ref: ImageRef, text: str) -> float:
         pixels = np.asarray(Image.open(ref.path), dtype=np.float64)
-        colour = [pixels[..., c].mean() for c in range(3)]
-        for text, value in zip(texts, found[item], strict=True):
-            letters = [text.count(c) + 1 for c in "rgb"]
-            product = sum(a * b for a, b in zip(colour, letters))
-            assert value == pytest.approx(
-                product / math.hypot(*colour) / math.hypot(*letters), abs=1e-6
-            )
-    known = encoder.identity.to_json()
-    assert known["revision"] == "3"
-    assert list(known["files"]) == ["mine.py"]
+        return cosine(pixels.mean((0, 1)), [text.count(c) + 1 for c in "rgb"])
+
+    require_scores(scores(encoder, refs, tmp_path / "out"), refs, expected, atol=1e-6)
+    identity = encoder.identity.to_json()
+    assert identity["revision"] == "3"
+    assert list(identity["files"]) == ["mine.py"]
     write(tmp_path, MODEL.replace("+ 1", "+ 2"))
     assert open_encoder(f"{tmp_path / 'mine.py'}:Colours").identity != encoder.identity
 
@@ -170,14 +188,15 @@ def test_files_without_a_model_and_unknown_scores_are_named(
     ):
         with pytest.raises(CompoclipError, match=words):
             scores(open_encoder(write(tmp_path, text)), refs, tmp_path / "out")
-    with pytest.raises(UsageError, match="--score x: must be cosine, itm"):
-        score_of("x", ModelEncoder(loaded))
-    with pytest.raises(UsageError, match="--score itm: has no head"):
-        scores(ModelEncoder(loaded), refs, tmp_path / "out", score="itm")
-    with pytest.raises(UsageError, match="has no score 'local'"):
-        scores(open_encoder(f"{write(tmp_path)}:Lengths"), refs, tmp_path / "o", score="local")
-    with pytest.raises(UsageError, match="scores pairs and has no vectors; add --score scorer"):
-        scores(open_encoder(f"{write(tmp_path)}:Lengths"), refs, tmp_path / "o", score="cosine")
+    lengths, checkpoint = open_encoder(f"{write(tmp_path)}:Lengths"), ModelEncoder(loaded)
+    for encoder, score, words in (
+        (checkpoint, "x", "--score x: must be cosine, itm"),
+        (checkpoint, "itm", "--score itm: has no head"),
+        (lengths, "local", "has no score 'local'"),
+        (lengths, "cosine", "scores pairs and has no vectors; add --score scorer"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            scores(encoder, refs, tmp_path / "out", score=score)
 
 
 @pytest.mark.parametrize("spec", ["st:a/b", "hf:a/b"])
@@ -224,41 +243,34 @@ def test_other_models_are_measured_where_one_fails(
 # --- Scores of pairs of a checkpoint, against plain loops over patches, tokens, windows, units. ---
 
 
-def cosine(a: Any, b: Any) -> float:
-    product = sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
-    return product / math.sqrt(sum(float(x) ** 2 for x in a) * sum(float(y) ** 2 for y in b))
-
-
 @pytest.mark.parametrize("score", ["local", "maxsim"])
 def test_local_scores_are_those_of_plain_loops(
     score: str, refs: list[ImageRef], tmp_path: Path, loaded: LoadedModel
 ) -> None:
-    encoder = ModelEncoder(loaded)
-    found = scores(encoder, refs, tmp_path / "out", score=score)
-    for item, ref, texts in (("t", refs[0], TEXTS[:2]), ("p", refs[1], TEXTS)):
+    def expected(ref: ImageRef, text: str) -> float:
         pixels = loaded.preprocess.evaluation(Image.open(ref.path))[None]
         with torch.no_grad():
-            made = loaded.encoder.features(pixels, loaded.tokenizer(texts), local=True)
-        patches, scale = made.patches[0].tolist(), float(made.logit_scale)
-        for row, value in enumerate(found[item]):
-            tokens = [t for t, m in zip(made.tokens[row].tolist(), made.token_mask[row]) if m]
-            if score == "maxsim":
-                best = [max(cosine(p, t) for p in patches) for t in tokens]
-                expected = sum(best) / len(best)
-            else:
-                terms = []
-                for token in tokens:
-                    near = [sum(x * y for x, y in zip(token, p)) for p in patches]
-                    low, high = min(near), max(near)
-                    weight = [(each - low) / (high - low) for each in near]
-                    weight = [each / sum(weight) for each in weight]
-                    grouped = [
-                        sum(w * p[d] for w, p in zip(weight, patches)) for d in range(len(token))
-                    ]
-                    terms.append(scale * cosine(grouped, token))
-                top = max(terms)
-                expected = top + math.log(sum(math.exp(each - top) for each in terms))
-            assert value == pytest.approx(expected, abs=1e-4 if score == "local" else 1e-5)
+            features = loaded.encoder.features(pixels, loaded.tokenizer([text]), local=True)
+        assert features.patches is not None
+        assert features.tokens is not None
+        assert features.token_mask is not None
+        patches, scale = features.patches[0].tolist(), float(features.logit_scale)
+        tokens = features.tokens[0][features.token_mask[0]].tolist()
+        if score == "maxsim":
+            return sum(max(cosine(p, t) for p in patches) for t in tokens) / len(tokens)
+        terms = []
+        for token in tokens:
+            near = [sum(x * y for x, y in zip(token, p)) for p in patches]
+            low, high = min(near), max(near)
+            weight = [(value - low) / (high - low) for value in near]
+            weight = [value / sum(weight) for value in weight]
+            grouped = [sum(w * p[d] for w, p in zip(weight, patches)) for d in range(len(token))]
+            terms.append(scale * cosine(grouped, token))
+        top = max(terms)
+        return top + math.log(sum(math.exp(term - top) for term in terms))
+
+    stored = scores(ModelEncoder(loaded), refs, tmp_path / "out", score=score)
+    require_scores(stored, refs, expected, atol=1e-4 if score == "local" else 1e-5)
 
 
 def test_masked_tokens_do_not_count() -> None:
@@ -286,15 +298,13 @@ def test_parts_are_units_of_the_caption_against_windows_of_the_image(
     assert inner[9].box == (8, 16, 12, 24)
     for encoder in (ModelEncoder(loaded), open_encoder(f"{write(tmp_path)}:Colours")):
         out = tmp_path / type(encoder).__name__
-        found = scores(encoder, refs, out, score="parts")
-        for item, ref, texts in (("t", refs[0], TEXTS[:2]), ("p", refs[1], TEXTS)):
-            shown = [
-                encoder.start_images([encoder.read_image(each)])()[0]
-                for each in image_parts(ref, Members())
-            ]
-            for text, value in zip(texts, found[item], strict=True):
+        stored_scores = scores(encoder, refs, out, score="parts")
+        for item, ref, texts in compared(refs):
+            windows = [encoder.read_image(window) for window in image_parts(ref, Members())]
+            vectors = [encoder.start_images([window])()[0] for window in windows]
+            for text, value in zip(texts, stored_scores[item], strict=True):
                 units = [encoder.start_texts([unit])()[0] for unit in caption_parts(parse(text))]
-                best = [max(cosine(unit, window) for window in shown) for unit in units]
+                best = [max(cosine(unit, vector) for vector in vectors) for unit in units]
                 assert value == pytest.approx(sum(best) / len(best), abs=1e-5)
         (stored,) = load_results(out / "m")
         assert stored.identity["score"].keys() == {"tagger", "parser"}

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hub_server
+from build.models import edit_json
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import (
     LoadedModel,
@@ -95,11 +96,9 @@ def test_another_base_is_refused_and_both_are_named(base: LoadedModel, tmp_path:
     other = saved_base(tmp_path / "other", seed=9)
     with pytest.raises(CompoclipError) as caught:
         AdapterFolder().load_on(str(folder), other.name, None)
-    said = str(caught.value)
-    assert str(tmp_path / "base") in said
-    assert base.identity.weights in said
-    assert str(tmp_path / "other") in said
-    assert other.identity.weights in said
+    for model in (base, other):
+        assert model.name in str(caught.value)
+        assert model.identity.weights in str(caught.value)
     # the base's folder holds other weights now
     shutil.rmtree(tmp_path / "base")
     shutil.move(tmp_path / "other", tmp_path / "base")
@@ -132,48 +131,43 @@ def test_an_adapter_on_an_adapter(base: LoadedModel, tmp_path: Path) -> None:
     first = load_model(write_adapter(base, tmp_path / "first"))
     second = write_adapter(first, tmp_path / "second")
     assert close(outputs(load_model(second)), outputs(first))
-    record = json.loads((tmp_path / "first" / RECORD).read_text())
-    record["base"]["model"] = str(tmp_path / "second")
-    (tmp_path / "first" / RECORD).write_text(json.dumps(record))
+    edit_json(tmp_path / "first" / RECORD, lambda r: r["base"].update(model=str(second)))
     with pytest.raises(CompoclipError, match="it is the base of itself"):
         load_model(second)
-    (tmp_path / "second" / RECORD).unlink()  # as PEFT writes it
-    config = json.loads((tmp_path / "second" / CONFIG).read_text())
-    config["base_model_name_or_path"] = str(tmp_path / "second")
-    (tmp_path / "second" / CONFIG).write_text(json.dumps(config))
+    (second / RECORD).unlink()  # as PEFT writes it
+    edit_json(second / CONFIG, lambda c: c.update(base_model_name_or_path=str(second)))
     with pytest.raises(CompoclipError, match="it is the base of itself"):
         load_model(second)
 
 
 def test_a_base_that_is_gone(base: LoadedModel, tmp_path: Path) -> None:
     folder = write_adapter(base, tmp_path / "adapter")
-    shutil.move(tmp_path / "base", tmp_path / "moved")
+    moved = shutil.move(tmp_path / "base", tmp_path / "moved")
     with pytest.raises(CompoclipError, match=r"say where it is in .*adapter\.json") as caught:
         load_model(folder)
     assert str(tmp_path / "base") in str(caught.value)
-    record = json.loads((folder / RECORD).read_text())
-    record["base"]["model"] = str(tmp_path / "moved")
-    (folder / RECORD).write_text(json.dumps(record))
+    edit_json(folder / RECORD, lambda record: record["base"].update(model=str(moved)))
     assert close(outputs(load_model(folder)), outputs(base))
 
 
 def test_damage(base: LoadedModel, tmp_path: Path) -> None:
     folder = write_adapter(base, tmp_path / "adapter")
     good = json.loads((folder / RECORD).read_text())
-
-    def fails(record: object, said: str) -> None:
+    lora = good["lora"]
+    records: list[tuple[object, str]] = [
+        ({**good, "lora": {**lora, "rank": 2}}, r"'.*\.a' is \(4, \d+\) in the file"),
+        ({**good, "lora": {**lora, "rank": 0}}, "LoRA rank must be at least 1, found 0"),
+        ({**good, "lora": {**lora, "rank": True}}, "LoRA rank must be a whole number"),
+        ({**good, "lora": {**lora, "towers": "image"}}, "the architecture has no"),
+        ({**good, "lora": {"rank": 4}}, "damaged .*alpha"),
+        ({"lora": lora}, "damaged .*base"),
+        ([], "expected a JSON object"),
+    ]
+    for record, message in records:
         (folder / RECORD).write_text(json.dumps(record))
-        with pytest.raises(CompoclipError, match=said) as caught:
+        with pytest.raises(CompoclipError, match=message) as caught:
             load_model(folder)
         assert "adapter" in str(caught.value)
-
-    fails({**good, "lora": {**good["lora"], "rank": 2}}, r"'.*\.a' is \(4, \d+\) in the file")
-    fails({**good, "lora": {**good["lora"], "rank": 0}}, "LoRA rank must be at least 1, found 0")
-    fails({**good, "lora": {**good["lora"], "rank": True}}, "LoRA rank must be a whole number")
-    fails({**good, "lora": {**good["lora"], "towers": "image"}}, "the architecture has no")
-    fails({**good, "lora": {"rank": 4}}, "damaged .*alpha")
-    fails({"lora": good["lora"]}, "damaged .*base")
-    fails([], "expected a JSON object")
     (folder / RECORD).write_text(json.dumps(good))
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:2000])
     with pytest.raises(CompoclipError, match="damaged or cut short"):
@@ -190,9 +184,7 @@ def test_weights_that_torch_saved_are_fetched_from_the_hub(
     (folder / RECORD).unlink()
     torch.save(load_file(folder / WEIGHTS), folder / "adapter_model.bin")
     (folder / WEIGHTS).unlink()
-    config = json.loads((folder / CONFIG).read_text())
-    config["base_model_name_or_path"] = str(tmp_path / "base")
-    (folder / CONFIG).write_text(json.dumps(config))
+    edit_json(folder / CONFIG, lambda c: c.update(base_model_name_or_path=str(tmp_path / "base")))
     hub_server.offer(folder, tmp_path / "cache", monkeypatch)
     assert load_model("hf-hub:me/adapter").identity == load_model(folder).identity
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import random
 import resource
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from build.spoil import in_bytes, spoil
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model, format_of, load_model, save_model
 from compoclip.models.config import ModelConfig
@@ -35,14 +36,6 @@ from test_models_blip import write_blip
 from test_models_siglip import write_siglip
 
 MOST_MEMORY = 2 * 2**30  # bytes that all of this may take beyond what is taken before
-VALUES: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 2, 3, 2.5, 77, 10**7, 10**12, 10**30, float("nan"), float("inf"),
-    "x", "", "12", "\ud800", "two\nlines", "../x", "/etc/passwd", [], {}, [1, 2], [[1]], {"a": 1},
-)  # fmt: skip
-ODD_FILES = (
-    b"", b"hello", b"{}", b"[]", b"null", b"\x00" * 64, b"\xff" * 64, b"PK\x03\x04", b"\x1f\x8b",
-    b"version https://git-lfs.github.com/spec/v1\n", b"<html></html>", b"[" * 2000,
-)  # fmt: skip
 Load = Callable[[Path], object]
 
 
@@ -110,15 +103,9 @@ def make(root: Path) -> dict[str, Load]:
     def whole(folder: Path) -> None:
         inspect_model(str(folder))
 
+    folders = ("open-clip", "pickled", "hf", "sharded", "split", "siglip", "blip", "adapter")
     return {
-        "open-clip": whole,
-        "pickled": whole,
-        "hf": whole,
-        "sharded": whole,
-        "split": whole,
-        "siglip": whole,
-        "blip": whole,
-        "adapter": whole,
+        **dict.fromkeys(folders, whole),
         "peft": lambda folder: format_of(str(folder)).load_on(str(folder), base, None),
         "raw": with_base("w.pt"),
         "safe": with_base("w.safetensors"),
@@ -134,112 +121,72 @@ SIZES: dict[str, Any] = {
 
 # --- damage --------------------------------------------------------------------------------------
 
+ODD: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda x: x * float("nan"),
+    lambda x: x.double() * 1e300,
+    lambda x: x.half(),
+    lambda x: x.to(torch.int8),
+    lambda x: x.bool(),
+    lambda x: x.reshape(-1)[:1].reshape(()),
+    lambda x: x.reshape(-1),
+    lambda x: x.reshape(-1)[:0],
+    lambda x: x[None].contiguous(),
+    lambda x: x.T.contiguous() if x.ndim == 2 else x.reshape(-1, 1),
+    lambda x: torch.cat([x.reshape(-1), x.reshape(-1)]),
+    lambda x: torch.zeros(3, 5),
+)
 
-def spoil(folder: Path, rng: random.Random) -> None:
-    """Damage one file of a checkpoint, or several."""
+
+def damage(folder: Path, data: st.DataObject) -> None:
+    """Damage one file of a checkpoint, or two."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md")
-    for path in rng.choices(files, k=rng.choice((1, 1, 1, 2))):
-        kind = rng.random()
-        if kind < 0.05:
-            path.unlink(missing_ok=True)
-        elif kind < 0.1:
-            path.write_bytes(rng.choice(ODD_FILES))
-        elif kind < 0.15 and path.is_file():
-            path.write_bytes(rng.choice(files).read_bytes() if files[0].is_file() else b"")
-        elif path.is_file() and path.stat().st_size:
-            content = path.read_bytes()
-            path.write_bytes(_spoilt(path, content, rng))
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2)):
+        match data.draw(st.sampled_from(("remove", "exchange", *["spoil"] * 14))):
+            case "remove":
+                path.unlink(missing_ok=True)
+            case "exchange":
+                other = data.draw(st.sampled_from(files))
+                path.write_bytes(other.read_bytes() if other.is_file() else b"")
+            case _ if path.is_file():
+                path.write_bytes(damaged(path, data))
 
 
-def _spoilt(path: Path, content: bytes, rng: random.Random) -> bytes:
-    deep = rng.random() < 0.7
-    try:
-        if path.suffix == ".json" and deep:
-            data = json.loads(content)
-            for _ in range(rng.choice((1, 1, 2, 3))):
-                data = _with_change(data, rng)
-            return json.dumps(data).encode()
-        if path.suffix == ".gz" and deep:
-            return gzip.compress(_bytes(gzip.decompress(content), rng))
-        if path.suffix in (".pt", ".bin", ".safetensors") and deep:
-            if path.suffix != ".safetensors" and rng.random() < 0.4:
-                return _with_pickle(content, rng)
-            return _tensors(path, rng)
-    except Exception:  # damaged already
-        return _bytes(content, rng)
-    return _bytes(content, rng)
+def damaged(path: Path, data: st.DataObject) -> bytes:
+    """Return the content of a file with something in it damaged, its checksums mostly right."""
+    content = path.read_bytes()
+    with suppress(Exception):  # of a file that is damaged already
+        way = data.draw(st.sampled_from(("bytes", "inside", "inside", "tensor")))
+        if path.suffix == ".gz" and way != "bytes":
+            return gzip.compress(in_bytes(data, gzip.decompress(content)))
+        if path.suffix in (".pt", ".bin") and way == "inside":
+            return with_pickle(content, data)
+        if path.suffix in (".pt", ".bin", ".safetensors") and way != "bytes":
+            return with_tensor(path, data)
+    return spoil(data, content, path.suffix)
 
 
-def _bytes(content: bytes, rng: random.Random) -> bytes:
-    """Other bytes here and there, often near the start; or a piece missing, doubled or zero."""
-    data = bytearray(content)
-    near = min(len(data), rng.choice((8, 64, 1000, len(data))))
-    start, stop = sorted(rng.randrange(near + 1) for _ in range(2))
-    kind = rng.randrange(5)
-    if kind == 0:
-        return bytes(data[:start])
-    if kind == 1:
-        return bytes(data[:start] + data[start:stop] + data[start:])
-    if kind == 2:
-        return bytes(data[:start] + bytes(stop - start) + data[stop:])
-    for _ in range(rng.choice((1, 2, 8))):
-        if data:
-            data[rng.randrange(near or 1) % len(data)] = rng.randrange(256)
-    return bytes(data)
-
-
-def _with_change(data: Any, rng: random.Random) -> Any:
-    """A JSON value with something in it exchanged, left out or added."""
-    if isinstance(data, dict) and data and rng.random() < 0.9:
-        key = rng.choice(list(data))
-        kind = rng.random()
-        if kind < 0.1:
-            return {k: v for k, v in data.items() if k != key}
-        if kind < 0.15:
-            return {**data, rng.choice(("x", "", "a\nb", "..", key * 2)): rng.choice(VALUES)}
-        return {**data, key: _with_change(data[key], rng)}
-    if isinstance(data, list) and data and rng.random() < 0.7:
-        place = rng.randrange(len(data))
-        return [*data[:place], _with_change(data[place], rng), *data[place + 1 :]]
-    return rng.choice(VALUES)
-
-
-def _with_pickle(content: bytes, rng: random.Random) -> bytes:
-    """A PyTorch file whose structure is damaged and whose checksums are right."""
+def with_pickle(content: bytes, data: st.DataObject) -> bytes:
+    """Return a PyTorch file whose structure is damaged and whose checksums are right."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            data = old.read(name)
-            new.writestr(name, _bytes(data, rng) if name.endswith("data.pkl") else data)
+            member = old.read(name)
+            new.writestr(name, in_bytes(data, member) if name.endswith("data.pkl") else member)
     return out.getvalue()
 
 
-def _tensors(path: Path, rng: random.Random) -> bytes:
-    """The same file with another tensor in place of one."""
+def with_tensor(path: Path, data: st.DataObject) -> bytes:
+    """Return the file with another tensor, or none, in place of one."""
     plain = path.suffix == ".safetensors"
-    found: dict[str, Any] = load_file(path) if plain else torch.load(path, weights_only=True)
-    state: dict[str, Any] = found.get("state_dict", found)
-    name = rng.choice(list(state))
+    whole: dict[str, Any] = load_file(path) if plain else torch.load(path, weights_only=True)
+    state: dict[str, Any] = whole.get("state_dict", whole)
+    name = data.draw(st.sampled_from(sorted(state)))
     value = state.pop(name)
-    odd: tuple[Callable[[Tensor], Tensor], ...] = (
-        lambda x: x * float("nan"),
-        lambda x: x.double() * 1e300,
-        lambda x: x.half(),
-        lambda x: x.to(torch.int8),
-        lambda x: x.bool(),
-        lambda x: x.reshape(-1)[:1].reshape(()),
-        lambda x: x.reshape(-1),
-        lambda x: x.reshape(-1)[:0],
-        lambda x: x[None].contiguous(),
-        lambda x: x.T.contiguous() if x.ndim == 2 else x.reshape(-1, 1),
-        lambda x: torch.cat([x.reshape(-1), x.reshape(-1)]),
-        lambda x: torch.zeros(3, 5),
-    )
-    if rng.random() < 0.8:
-        new = name if rng.random() < 0.8 else rng.choice((f"model.{name}", f"{name}.x", "a\nb", ""))
-        state[new] = rng.choice(odd)(value)
+    names = (name, name, name, f"model.{name}", f"{name}.x", "a\nb", "")
+    if data.draw(st.integers(0, 4)):
+        state[data.draw(st.sampled_from(names))] = data.draw(st.sampled_from(ODD))(value)
     place = path.with_name("spoilt")
-    save_file(state, place) if plain else torch.save(found, place)
+    save_file(state, place) if plain else torch.save(whole, place)
     content = place.read_bytes()
     place.unlink()
     return content
@@ -273,17 +220,16 @@ def test_what_is_not_damaged_loads(checkpoints: tuple[Path, dict[str, Load]]) ->
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-@given(seed=st.integers(0, 2**32))
+@given(st.data())
 def test_a_damaged_checkpoint_loads_or_is_one_line_that_names_a_file(
-    checkpoints: tuple[Path, dict[str, Load]], seed: int
+    checkpoints: tuple[Path, dict[str, Load]], data: st.DataObject
 ) -> None:
     root, forms = checkpoints
-    rng = random.Random(seed)
-    form = rng.choice(sorted(forms))
+    form = data.draw(st.sampled_from(sorted(forms)))
     folder = Path(shutil.copytree(root / form, root / "damaged", dirs_exist_ok=True))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        spoil(folder, rng)
+        damage(folder, data)
         forms[form](folder)
     except CompoclipError as error:
         said = str(error)
