@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hub_server
-from build.models import edit_json
+from build.models import edit_json, put
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import (
     LoadedModel,
@@ -131,11 +131,11 @@ def test_an_adapter_on_an_adapter(base: LoadedModel, tmp_path: Path) -> None:
     first = load_model(write_adapter(base, tmp_path / "first"))
     second = write_adapter(first, tmp_path / "second")
     assert close(outputs(load_model(second)), outputs(first))
-    edit_json(tmp_path / "first" / RECORD, lambda r: r["base"].update(model=str(second)))
+    edit_json(tmp_path / "first" / RECORD, put("base", model=str(second)))
     with pytest.raises(CompoclipError, match="it is the base of itself"):
         load_model(second)
     (second / RECORD).unlink()  # as PEFT writes it
-    edit_json(second / CONFIG, lambda c: c.update(base_model_name_or_path=str(second)))
+    edit_json(second / CONFIG, put(base_model_name_or_path=str(second)))
     with pytest.raises(CompoclipError, match="it is the base of itself"):
         load_model(second)
 
@@ -146,7 +146,7 @@ def test_a_base_that_is_gone(base: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"say where it is in .*adapter\.json") as caught:
         load_model(folder)
     assert str(tmp_path / "base") in str(caught.value)
-    edit_json(folder / RECORD, lambda record: record["base"].update(model=str(moved)))
+    edit_json(folder / RECORD, put("base", model=str(moved)))
     assert close(outputs(load_model(folder)), outputs(base))
 
 
@@ -184,7 +184,7 @@ def test_weights_that_torch_saved_are_fetched_from_the_hub(
     (folder / RECORD).unlink()
     torch.save(load_file(folder / WEIGHTS), folder / "adapter_model.bin")
     (folder / WEIGHTS).unlink()
-    edit_json(folder / CONFIG, lambda c: c.update(base_model_name_or_path=str(tmp_path / "base")))
+    edit_json(folder / CONFIG, put(base_model_name_or_path=str(tmp_path / "base")))
     hub_server.offer(folder, tmp_path / "cache", monkeypatch)
     assert load_model("hf-hub:me/adapter").identity == load_model(folder).identity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 
-from build.models import edit_json
+from build.models import Change, edit_json, put
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture
@@ -27,7 +27,6 @@ from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from models_thin import config
 
 TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
-Change = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +57,9 @@ def change_config(folder: Path, change: Change) -> None:
     edit_json(folder / "open_clip_config.json", change)
 
 
-def vision(**changes: Any) -> Change:
-    return lambda data: data["model_cfg"]["vision_cfg"].update(changes)
-
-
-def text(**changes: Any) -> Change:
-    return lambda data: data["model_cfg"]["text_cfg"].update(changes)
-
-
-def top(**changes: Any) -> Change:
-    return lambda data: data["model_cfg"].update(changes)
-
-
-def images(**changes: Any) -> Change:
-    return lambda data: data["preprocess_cfg"].update(changes)
-
-
+top = partial(put, "model_cfg")
+vision, text = partial(top, "vision_cfg"), partial(top, "text_cfg")
+images = partial(put, "preprocess_cfg")
 OTHER = "in the file and .* in the architecture"
 OBJECT = "open_clip_config.json.*'{}' is not an object"
 
@@ -111,9 +97,9 @@ OBJECT = "open_clip_config.json.*'{}' is not an object"
         (images(interpolation=["bicubic"]), "image interpolation"),
         (images(interpolation="random"), "interpolation random: must be bicubic"),
         (images(resize_mode="crop"), "resize_mode crop: must be shortest"),
-        (lambda data: data.update(model_cfg=[1, 2]), OBJECT.format("model_cfg")),
-        (lambda data: data.update(preprocess_cfg=[1, 2]), OBJECT.format("preprocess_cfg")),
-        (lambda data: data.update(compoclip=[1, 2]), OBJECT.format("compoclip")),
+        (put(model_cfg=[1, 2]), OBJECT.format("model_cfg")),
+        (put(preprocess_cfg=[1, 2]), OBJECT.format("preprocess_cfg")),
+        (put(compoclip=[1, 2]), OBJECT.format("compoclip")),
         *(
             (text(tokenizer_kwargs={"bpe_path": place}), f"bpe_path {place} leads outside of the")
             for place in ("/etc/passwd", "../merges.gz", "below/../../merges.gz")
@@ -128,11 +114,11 @@ def test_impossible_configurations_are_refused(saved: Path, change: Change, said
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: r.update(provenance="x"), "'provenance' is not an object"),
-        (lambda r: r["identity"].update(image_size=32), "identity.image_size must be a list"),
-        (lambda r: r["identity"].update(image_mean=["a"]), r"image_mean\[0\] must be a number"),
-        (lambda r: r["identity"].update(weights=None), "identity.weights must be a text"),
-        (lambda r: r["identity"].update(colour=1), "identity: unknown field 'colour'"),
+        (put(provenance="x"), "'provenance' is not an object"),
+        (put("identity", image_size=32), "identity.image_size must be a list"),
+        (put("identity", image_mean=["a"]), r"image_mean\[0\] must be a number"),
+        (put("identity", weights=None), "identity.weights must be a text"),
+        (put("identity", colour=1), "identity: unknown field 'colour'"),
         (lambda r: r["identity"].pop("base"), "identity: no field 'base'"),
     ],
 )
@@ -147,7 +133,7 @@ def test_damaged_records_name_the_file(
 
 def test_odd_provenance_survives_being_saved_again(saved: Path, tmp_path: Path) -> None:
     odd = {"run": {"steps": "ten", "left_out": [1]}, "terms": 3, "method": ["\ud800"], "\n": {}}
-    edit_json(saved / "compoclip.json", lambda record: record.update(provenance=odd))
+    edit_json(saved / "compoclip.json", put(provenance=odd))
     save_model(load_model(saved), tmp_path / "again")
     assert load_model(tmp_path / "again").provenance == odd
 
@@ -285,10 +271,10 @@ def test_a_rank_in_a_record_takes_no_memory(model: Path, tmp_path: Path) -> None
     loaded = load_model(model)
     attach_lora(loaded.encoder.model, Lora(rank=2))
     save_adapter(loaded, Lora(rank=2), tmp_path / "adapter", provenance={})
-    edit_json(tmp_path / "adapter" / "adapter.json", lambda r: r["base"].update(model=str(model)))
+    edit_json(tmp_path / "adapter" / "adapter.json", put("base", model=str(model)))
     load_model(tmp_path / "adapter")
     for rank, said in ((10**12, "not the adapters of adapter.json"), (2.5, "a whole number")):
-        edit_json(tmp_path / "adapter" / "adapter.json", lambda r: r["lora"].update(rank=rank))  # noqa: B023
+        edit_json(tmp_path / "adapter" / "adapter.json", put("lora", rank=rank))
         with pytest.raises(CompoclipError, match=said):
             load_model(tmp_path / "adapter")
 

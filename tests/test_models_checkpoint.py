@@ -32,10 +32,11 @@ from compoclip.models.checkpoint import (
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.formats import open_clip as directory
 from compoclip.models.weights import read_state_dict, weights_hash
-from models_thin import config, only_known
+from models_thin import config, only_known, timm_config
 
 CAPTIONS = ["a red cat on a mat", "two dogs", "a mat on a red cat, and nothing else in sight"]
 SMALL = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
+ODD_SETTING = {"model_cfg": SMALL, "compoclip": {"colour": 1}}
 
 
 def new(cfg: dict[str, Any] | None = None, seed: int = 0, **preprocess: Any) -> LoadedModel:
@@ -135,10 +136,8 @@ def test_changed_weights_and_tokenizer_are_refused(saved: Path, tmp_path: Path) 
     state["logit_scale"] += 1
     save_file(state, weights)
     write_merges(train_bpe({"mat": 3, "tam": 2}, 30), saved / "bpe.txt.gz")
-    with pytest.raises(CompoclipError) as caught:
+    with pytest.raises(CompoclipError, match=r"(?=.*weights: ).*tokenizer: clip-bpe-534-"):
         load_model(saved)
-    assert "weights: " in str(caught.value)
-    assert "tokenizer: clip-bpe-534-" in str(caught.value)
 
 
 def test_an_explicit_activation_overrides_and_is_recorded(saved: Path) -> None:
@@ -216,57 +215,50 @@ def tiny_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     only_known(monkeypatch, known)
 
 
-def write_raw(path: Path, state: dict[str, torch.Tensor], form: str) -> Path:
-    if form == "safetensors":
-        save_file(state, path)
-    elif form == "ddp":
-        torch.save({"epoch": 5, "state_dict": {f"module.{k}": v for k, v in state.items()}}, path)
-    else:
-        torch.save(state, path)
-    return path
-
-
 @pytest.mark.usefixtures("tiny_architectures")
-@pytest.mark.parametrize("form", ["safetensors", "ddp", "plain", "half"])
-def test_raw_files_of_every_form_load(tmp_path: Path, form: str) -> None:
+def test_raw_files_have_the_hash_of_their_values(tmp_path: Path) -> None:
     model = new({**SMALL, "quick_gelu": True}, seed=4)
     state = model.encoder.model.state_dict()
-    if form == "half":
-        state = {k: v.half() for k, v in state.items()}
-    name = "w.safetensors" if form == "safetensors" else "w.pt"
-    file = write_raw(tmp_path / name, state, form)
-    loaded = load_model(f"Tiny-quickgelu@{file}")
-    assert loaded.identity.architecture == "Tiny"
-    assert loaded.identity.activation == "quick_gelu"
-    assert loaded.path == file
-    same = loaded.identity.weights == model.identity.weights
-    assert same is (form != "half")
-    assert loaded.identity.weights == weights_hash(loaded.encoder.model.state_dict())
-    if form == "half":  # the hash is of values, not of how they are stored
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save(state, tmp_path / "w.pt")
+    torch.save({name: value.half() for name, value in state.items()}, tmp_path / "half.pt")
+    for name, exact in (("w.safetensors", True), ("w.pt", True), ("half.pt", False)):
+        file = tmp_path / name
+        loaded = load_model(f"Tiny-quickgelu@{file}")
+        assert loaded.identity.architecture == "Tiny"
+        assert loaded.identity.activation == "quick_gelu"
+        assert loaded.path == file
+        assert (loaded.identity.weights == model.identity.weights) is exact
+        assert loaded.identity.weights == weights_hash(loaded.encoder.model.state_dict())
         assert loaded.identity.weights == weights_hash(read_state_dict(file))
 
 
 @pytest.mark.usefixtures("tiny_architectures")
 def test_a_raw_file_does_not_know_its_activation(tmp_path: Path) -> None:
-    file = write_raw(tmp_path / "w.pt", new().encoder.model.state_dict(), "plain")
+    file = tmp_path / "w.pt"
+    torch.save(new().encoder.model.state_dict(), file)
     with pytest.raises(CompoclipError, match=f"Tiny-quickgelu@{file}.*--activation gelu"):
         load_model(f"Tiny@{file}")
-    assert load_model(f"Tiny@{file}", activation="gelu").identity.activation == "gelu"
-    assert load_model(f"Tiny@{file}", activation="quick_gelu").identity.activation == "quick_gelu"
+    for activation in ("gelu", "quick_gelu"):
+        assert load_model(f"Tiny@{file}", activation=activation).identity.activation == activation
 
 
 @pytest.mark.usefixtures("tiny_architectures")
 def test_weights_of_another_architecture_name_key_and_shapes(tmp_path: Path) -> None:
     state = new().encoder.model.state_dict()
-    file = write_raw(tmp_path / "w.pt", state, "plain")
-    with pytest.raises(CompoclipError, match=r"'positional_embedding' is \(20, 16\) in the file"):
-        load_model(f"Solo@{file}")
-    lacking = {k: v for k, v in state.items() if k != "ln_final.bias"}
-    with pytest.raises(CompoclipError, match=r"the file lacks 'ln_final.bias' \(16,\)"):
-        load_model(f"Tiny-quickgelu@{write_raw(tmp_path / 'l.pt', lacking, 'plain')}")
-    extra = {**state, "visual.extra": torch.zeros(2)}
-    with pytest.raises(CompoclipError, match=r"the architecture has no 'visual.extra' \(2,\)"):
-        load_model(f"Tiny-quickgelu@{write_raw(tmp_path / 'e.pt', extra, 'plain')}")
+    lacking = {name: value for name, value in state.items() if name != "ln_final.bias"}
+    for name, weights, said in (
+        ("Solo", state, r"'positional_embedding' is \(20, 16\) in the file"),
+        ("Tiny-quickgelu", lacking, r"the file lacks 'ln_final.bias' \(16,\)"),
+        (
+            "Tiny-quickgelu",
+            {**state, "visual.extra": torch.zeros(2)},
+            r"the architecture has no 'visual.extra' \(2,\)",
+        ),
+    ):
+        torch.save(weights, tmp_path / "w.pt")
+        with pytest.raises(CompoclipError, match=said):
+            load_model(f"{name}@{tmp_path / 'w.pt'}")
 
 
 class Surprise:
@@ -306,16 +298,16 @@ def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="has no weights; expected open_clip_model"):
         load_model(saved)
     (tmp_path / "w.pt").write_bytes(b"PK\x03\x04 no zip")
-    with pytest.raises(CompoclipError, match=r"w\.pt: not a plain PyTorch state dict"):
-        load_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}")
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(CompoclipError, match="holds no state dict"):
-        load_model(f"Tiny-quickgelu@{tmp_path / 'list.pt'}")
     torch.save({"optimizer": {}}, tmp_path / "other.pt")
-    with pytest.raises(CompoclipError, match="'optimizer' is not a tensor"):
-        load_model(f"Tiny-quickgelu@{tmp_path / 'other.pt'}")
-    with pytest.raises(CompoclipError, match="no such file of weights"):
-        load_model(f"Tiny-quickgelu@{tmp_path / 'none.pt'}")
+    for name, said in (
+        ("w.pt", r"w\.pt: not a plain PyTorch state dict"),
+        ("list.pt", "holds no state dict"),
+        ("other.pt", "'optimizer' is not a tensor"),
+        ("none.pt", "no such file of weights"),
+    ):
+        with pytest.raises(CompoclipError, match=said):
+            load_model(f"Tiny-quickgelu@{tmp_path / name}")
 
 
 @pytest.mark.parametrize(
@@ -325,11 +317,7 @@ def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
         ("compoclip.json", "{", r"compoclip\.json: not valid JSON"),
         ("open_clip_config.json", "[1]", "expected a JSON object"),
         ("open_clip_config.json", '{"model_cfg": {"embed_dim": 3}}', "no 'vision_cfg'"),
-        (
-            "open_clip_config.json",
-            json.dumps({"model_cfg": SMALL, "compoclip": {"colour": 1}}),
-            "unknown setting 'colour'",
-        ),
+        ("open_clip_config.json", json.dumps(ODD_SETTING), "unknown setting 'colour'"),
     ],
 )
 def test_malformed_json_files_are_one_line(saved: Path, name: str, content: str, said: str) -> None:
@@ -360,10 +348,7 @@ def test_random_weights_come_from_the_seed_alone() -> None:
     [
         ("ViT-B-32", "architecture without weights: write ViT-B-32:PRETRAINED_TAG"),
         ("nowhere", "no model 'nowhere'; name a checkpoint folder"),
-        (
-            "bundld",
-            "no model 'bundld'; did you mean bundled?",
-        ),
+        ("bundld", "no model 'bundld'; did you mean bundled?"),
         ("random:Nope", "open_clip has no architecture 'Nope'"),
         ("Nope@w.pt", "open_clip has no architecture 'Nope'"),
         ("random:ViT-B-23", "no architecture 'ViT-B-23'; did you mean ViT-B-32"),
@@ -385,13 +370,10 @@ def test_published_weights_with_the_other_activation_are_refused() -> None:
 def test_downloads_without_a_network_say_so(
     spec: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(
-        CompoclipError, match=f"{spec}: could not be downloaded .*_OFFLINE forbids"
-    ) as caught:
+    said = f"{spec}: could not be downloaded .*_OFFLINE forbids"
+    with pytest.raises(CompoclipError, match=said) as caught:
         load_model(spec)
     assert "\n" not in str(caught.value)
 
@@ -436,13 +418,8 @@ def test_a_real_pretrained_trunk_loads_exactly(shared_data: Path, tmp_path: Path
     import timm
 
     weights = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    cfg = config(text={"vocab_size": 49408})
-    cfg["vision_cfg"] = {
-        "timm_model_name": "mobilenetv2_100_same",
-        "image_size": 224,
-        "timm_pool": "avg",
-        "timm_proj": "linear",
-    }
+    cfg = timm_config("mobilenetv2_100_same")
+    cfg["text_cfg"]["vocab_size"] = 49408
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_cfg": cfg, "compoclip": {"freeze_batch_norm": True}}))
     model = create_model(read_config(file), seed=2, image_weights=weights)

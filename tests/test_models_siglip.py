@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from build.models import Change, put
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.architecture import build_model
@@ -21,7 +23,24 @@ from compoclip.models.conversion import inspect_model
 from compoclip.models.formats import hugging_face
 from siglip_thin import thin_config, write_siglip
 
+PHOTO = Image.linear_gradient("L").resize((70, 40)).convert("RGB")
 TEXTS = ["a red star", "two blue mug left of a red star", "A blue star!"]
+
+
+SIGLIP = hugging_face.HFSiglip()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and the model of transformers that is in it."""
+    folder = tmp_path_factory.mktemp("siglip") / "siglip"
+    return folder, write_siglip(folder)
+
+
+@pytest.fixture
+def siglip(written: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A copy of the folder."""
+    return shutil.copytree(written[0], tmp_path / "siglip")
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +58,10 @@ def features(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
         return image, loaded.encoder.encode_texts(loaded.tokenizer(TEXTS)).pooled
 
 
-def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:
-    theirs = write_siglip(tmp_path / "siglip")
-    loaded = load_model(tmp_path / "siglip")
+def test_outputs_equal_those_of_transformers(written: tuple[Path, Any]) -> None:
+    folder, theirs = written
+    loaded = load_model(folder)
+    assert inspect_model(str(folder))["kind"] == "Hugging Face SiglipModel folder"
     assert not loaded.encoder.text_planner().causal  # sees both ways: full length
     ids = loaded.tokenizer(TEXTS)
     assert ids[0].tolist() == [3, 4, 5, 1] + [0] * 8
@@ -69,24 +89,21 @@ def test_the_exact_activation_and_two_towers_of_different_width(tmp_path: Path) 
     assert torch.allclose(features(loaded)[1], text, atol=1e-5)
 
 
-def test_images_are_squashed_and_scaled_as_the_folder_says(tmp_path: Path) -> None:
-    write_siglip(tmp_path / "siglip")
+def test_images_are_squashed_and_scaled_as_the_folder_says(siglip: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    process = transformers.SiglipImageProcessor.from_pretrained(tmp_path / "siglip")
-    image = Image.linear_gradient("L").resize((70, 40)).convert("RGB")
-    ours = load_model(tmp_path / "siglip").preprocess
+    process = transformers.SiglipImageProcessor.from_pretrained(siglip)
+    ours = load_model(siglip).preprocess
     assert (ours.resize_mode, ours.interpolation) == ("squash", "bilinear")
-    theirs = process(images=image, return_tensors="pt")["pixel_values"][0]
-    assert (ours.evaluation(image) - theirs).abs().max() < 0.02  # rounding of a grey level
-    (tmp_path / "siglip" / "preprocessor_config.json").unlink()
-    assumed = load_model(tmp_path / "siglip")
+    theirs = process(images=PHOTO, return_tensors="pt")["pixel_values"][0]
+    assert (ours.evaluation(PHOTO) - theirs).abs().max() < 0.02  # rounding of a grey level
+    (siglip / "preprocessor_config.json").unlink()
+    assumed = load_model(siglip)
     assert (assumed.preprocess.resize_mode, assumed.preprocess.mean) == ("squash", (0.5,) * 3)
     assert "as for SigLIP" in assumed.identity.assumed[0]
 
 
-def test_a_checkpoint_of_it_carries_its_tokenizer(tmp_path: Path) -> None:
-    write_siglip(tmp_path / "siglip")
-    loaded = load_model(tmp_path / "siglip")
+def test_a_checkpoint_of_it_carries_its_tokenizer(siglip: Path, tmp_path: Path) -> None:
+    loaded = load_model(siglip)
     save_model(loaded, tmp_path / "saved")
     again = load_model(tmp_path / "saved")
     assert again.identity == loaded.identity
@@ -97,16 +114,6 @@ def test_a_checkpoint_of_it_carries_its_tokenizer(tmp_path: Path) -> None:
     with torch.no_grad():
         text = plain.eval().encode_text(tokenizer(TEXTS))
     assert torch.allclose(text, features(loaded)[1], atol=1e-5)
-    assert inspect_model(str(tmp_path / "siglip"))["kind"] == "Hugging Face SiglipModel folder"
-
-
-def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    def edit(folder: Path) -> None:
-        data = json.loads((folder / "config.json").read_text())
-        change(data)
-        (folder / "config.json").write_text(json.dumps(data))
-
-    return edit
 
 
 def without(key: str, instead: str = "") -> Callable[[Path], object]:
@@ -118,7 +125,6 @@ def without(key: str, instead: str = "") -> Callable[[Path], object]:
     return edit
 
 
-Edit = Callable[[dict[str, Any]], object]
 KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
 
 
@@ -126,55 +132,40 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
     ("damage", "message"),
     [
         (lambda f: (f / "tokenizer_config.json").unlink(), "several tokenizers: copy"),
-        (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
-        (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
-        (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "vision_use_head is"),
-        (edited(lambda d: d["text_config"].update(vocab_size="x")), "text_config.vocab_size must"),
-        (edited(lambda d: d["text_config"].update(projection_size=24)), "projection_size is 24"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),
         (without("text_model.head.weight", "text_model.other"), "'text_model.other' is no param"),
         (without("vision_model.head.probe"), "the file lacks 'visual.trunk.attn_pool.latent'"),
     ],
 )
 def test_wrong_folders_are_refused_with_the_reason(
-    damage: Callable[[Path], object], message: str, tmp_path: Path
+    damage: Callable[[Path], object], message: str, siglip: Path
 ) -> None:
-    write_siglip(tmp_path / "siglip")
-    damage(tmp_path / "siglip")
+    damage(siglip)
     with pytest.raises(CompoclipError, match=message):
-        load_model(tmp_path / "siglip")
+        load_model(siglip)
 
 
-CONFIGS: list[tuple[Edit, str]] = [
-    (lambda d: d.pop("vision_config"), "vision_config.hidden_size 768"),
-    (
-        lambda d: d["vision_config"].update(hidden_size=33),
-        "vision_config of hidden_size 33,",
-    ),
-    (
-        lambda d: d["vision_config"].update(patch_size="7"),
-        "vision_config.patch_size must",
-    ),
-    (
-        lambda d: d["text_config"].update(projection_size=24),
-        "text_config.projection_size is 24",
-    ),
-    (
-        lambda d: d["text_config"].update(layer_norm_eps="1"),
-        "text_config.layer_norm_eps must",
-    ),
-    (lambda d: d["text_config"].update(surprise=1), "'text_config.surprise' .*unknown entry"),
+CONFIGS: list[tuple[Change, str]] = [
+    (lambda data: data.pop("vision_config"), "vision_config.hidden_size 768"),
+    (put("vision_config", hidden_size=33), "vision_config of hidden_size 33,"),
+    (put("vision_config", patch_size=16), "only published sizes"),
+    (put("vision_config", patch_size="7"), "vision_config.patch_size must"),
+    (put("vision_config", hidden_act="relu"), "hidden_act relu"),
+    (put("vision_config", vision_use_head=False), "vision_use_head is"),
+    (put("text_config", projection_size=24), "text_config.projection_size is 24"),
+    (put("text_config", layer_norm_eps="1"), "text_config.layer_norm_eps must"),
+    (put("text_config", vocab_size="x"), "text_config.vocab_size must"),
+    (put("text_config", surprise=1), "'text_config.surprise' .*unknown entry"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "message"), CONFIGS, ids=[row[1] for row in CONFIGS])
-def test_an_entry_of_the_configuration_is_refused_by_its_name(edit: Edit, message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), CONFIGS, ids=[row[1] for row in CONFIGS])
+def test_an_entry_of_the_configuration_is_refused_by_its_name(change: Change, message: str) -> None:
     """Needs no transformers."""
-    family = hugging_face.HFSiglip()
-    data = family.write_config(thin_config())
-    edit(data)
+    data = SIGLIP.write_config(thin_config())
+    change(data)
     with pytest.raises(CompoclipError, match=f"config.json: .*{message}"):
-        family.read_config(data, "config.json")
+        SIGLIP.read_config(data, "config.json")
 
 
 # --- written -------------------------------------------------------------------------------------
@@ -186,18 +177,18 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
     cfg = thin_config(tanh)
     network: Any = build_model(cfg, seed=3)
     state = network.state_dict()
-    theirs = hugging_face.HFSiglip().names.write(state)
+    theirs = SIGLIP.names.write(state)
     assert theirs["vision_model.head.attention.in_proj_weight"].shape == (96, 32)
     assert theirs["vision_model.head.probe"].shape == (1, 1, 32)
     assert theirs["text_model.encoder.layers.1.self_attn.k_proj.bias"].shape == (24,)
     assert theirs["logit_bias"].shape == (1,)
-    data = hugging_face.HFSiglip().write_config(cfg)
+    data = SIGLIP.write_config(cfg)
     assert data["text_config"]["intermediate_size"] == 100
     assert {part["hidden_act"] for part in (data["text_config"], data["vision_config"])} == {
         "gelu_pytorch_tanh" if tanh else "gelu"
     }
-    back: Any = build_model(hugging_face.HFSiglip().read_config(data, "f"), seed=4)
-    again = hugging_face.HFSiglip().names.read(theirs, "f")
+    back: Any = build_model(SIGLIP.read_config(data, "f"), seed=4)
+    again = SIGLIP.names.read(theirs, "f")
     again = {key: value.reshape(state[key].shape) for key, value in again.items()}
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key], state[key]) for key in state)
@@ -214,7 +205,7 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
 )
 def test_every_published_architecture_can_be_written(name: str) -> None:
     cfg = open_clip.get_model_config(name)
-    back = hugging_face.HFSiglip().read_config(hugging_face.HFSiglip().write_config(cfg), "f")
+    back = SIGLIP.read_config(SIGLIP.write_config(cfg), "f")
     assert back["vision_cfg"]["timm_model_name"] == cfg["vision_cfg"]["timm_model_name"]
     ours, theirs = (
         int(c["width"] * c.pop("mlp_ratio", 4.0)) for c in (back["text_cfg"], cfg["text_cfg"])
@@ -257,33 +248,31 @@ def test_a_written_folder_is_the_model_for_everybody(form: str, act: str, tmp_pa
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert tokenizer("a red star").input_ids == [3, 4, 5, 1]
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf")
-    photo = Image.linear_gradient("L").resize((70, 40)).convert("RGB")
-    seen = processor(images=photo, return_tensors="pt")["pixel_values"][0]
-    assert (before.preprocess.evaluation(photo) - seen).abs().max() < 0.02
+    seen = processor(images=PHOTO, return_tensors="pt")["pixel_values"][0]
+    assert (before.preprocess.evaluation(PHOTO) - seen).abs().max() < 0.02
 
 
-def changed(part: str, **values: Any) -> dict[str, Any]:
-    cfg = thin_config()
-    (cfg[part] if part else cfg).update(values)
-    return cfg
+image, text = partial(put, "vision_cfg"), partial(put, "text_cfg")
 
 
 @pytest.mark.parametrize(
-    ("cfg", "message"),
+    ("change", "message"),
     [
-        (changed("", quick_gelu=True), "'quick_gelu': True"),
-        (changed("", init_logit_bias=None), "a model without a bias of its logits"),
-        (changed("", embed_dim=24), "features of length 24 from an image tower of width 32"),
-        (changed("vision_cfg", timm_proj="linear"), "'timm_proj': linear"),
-        (changed("vision_cfg", image_size=64), "the image tower 'vit_thin_patch8_siglip_32_tanh'"),
-        (changed("text_cfg", no_causal_mask=False), "'no_causal_mask': False"),
-        (changed("text_cfg", embed_cls=True), "'embed_cls': True"),
-        (changed("text_cfg", act_kwargs={"approximate": "none"}), "act_kwargs"),
-        (changed("text_cfg", tokenizer_kwargs={"clean": "lower"}), "a tokenizer that is not"),
+        (put(quick_gelu=True), "'quick_gelu': True"),
+        (put(init_logit_bias=None), "a model without a bias of its logits"),
+        (put(embed_dim=24), "features of length 24 from an image tower of width 32"),
+        (image(timm_proj="linear"), "'timm_proj': linear"),
+        (image(image_size=64), "the image tower 'vit_thin_patch8_siglip_32_tanh'"),
+        (text(no_causal_mask=False), "'no_causal_mask': False"),
+        (text(embed_cls=True), "'embed_cls': True"),
+        (text(act_kwargs={"approximate": "none"}), "act_kwargs"),
+        (text(tokenizer_kwargs={"clean": "lower"}), "a tokenizer that is not"),
     ],
 )
-def test_what_a_siglip_model_cannot_be_is_said(cfg: dict[str, Any], message: str) -> None:
+def test_what_a_siglip_model_cannot_be_is_said(change: Change, message: str) -> None:
+    cfg = thin_config()
+    change(cfg)
     with pytest.raises(CompoclipError, match=f"SiglipModel cannot express {message}"):
-        hugging_face.HFSiglip().write_config(cfg)
+        SIGLIP.write_config(cfg)
     with pytest.raises(CompoclipError, match=r"cannot express 'visual\.trunk\.other'"):
-        hugging_face.HFSiglip().names.write({"visual.trunk.other": torch.ones(1)})
+        SIGLIP.names.write({"visual.trunk.other": torch.ones(1)})

@@ -6,14 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import hub_server
-from build.models import edit_json
+from build.models import edit_json, put
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
@@ -85,10 +84,6 @@ def test_outputs_equal_those_of_transformers(written: Path) -> None:
     assert torch.allclose(ours[1], caption, atol=1e-5)
 
 
-def edited(tower: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    return lambda folder: edit_json(folder / tower / "config.json", change)
-
-
 def without(key: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         file = folder / "text-encoder" / "model.safetensors"
@@ -102,7 +97,10 @@ def without(key: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (edited("text-encoder", lambda d: d.update(hidden_act="gelu")), "agree on hidden_act"),
+        (
+            lambda f: edit_json(f / "text-encoder" / "config.json", put(hidden_act="gelu")),
+            "agree on hidden_act",
+        ),
         (without("model.text_projection.weight"), "lack 'text_projection.weight'"),
         (without("model.text_model.final_layer_norm.bias"), "the file lacks 'ln_final.bias'"),
         (lambda f: (f / "vision-encoder" / "model.safetensors").unlink(), "has no weights"),

@@ -18,6 +18,7 @@ from compoclip.training.loop import freeze
 from models_thin import config
 
 TEXTS = ["a red cat", "a cat on a small red mat", "a dog", "a red cat", "two dogs beside a cat"]
+Change = Callable[[dict[str, Any]], object]
 KINDS = {Role.CAPTION: "", Role.POSITIVE: "synonym", Role.NEGATIVE: "negclip"}
 
 
@@ -47,7 +48,18 @@ def batch_for(model: LoadedModel, images: int = 5) -> Batch:
     return Batch(pixels, words, owner, role, kinds, tuple(map(str, range(images))))
 
 
-def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def put(*path: str, **values: Any) -> Change:
+    """Return a change of JSON data that sets entries of the object at a path."""
+
+    def change(data: dict[str, Any]) -> None:
+        for key in path:
+            data = data[key]
+        data.update(values)
+
+    return change
+
+
+def edit_json(path: Path, change: Change) -> None:
     """Change a JSON file; of a link to one, the link becomes a file."""
     data = json.loads(path.read_text())
     change(data)
