@@ -1,6 +1,6 @@
 """Folders as transformers, sentence-transformers, PEFT and open_clip write them; their features.
 
-Weights are random. Run as a script it counts what happens to a changed entry of each file.
+Weights are random.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ import copy
 import gzip
 import json
 import shutil
-import sys
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -40,13 +37,11 @@ Features = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of folder. write: fills an empty folder. theirs: features by the library. part: the
-    folder that compoclip is given, below the written one."""
+    """A kind of folder. write: fills an empty folder. theirs: features by the library."""
 
     write: Callable[[Path], object]
     theirs: Callable[[Path], Features]
     texts: tuple[str, ...] = tuple(TEXTS)
-    part: str = ""
 
 
 @cache
@@ -241,7 +236,7 @@ _tokenizers: dict[object, Any] = {}
 
 def read_tokenizer_once(folder: Path, clean: str) -> Any:
     """Return what `tokenizer_of` does, which compares 49,408 tokens, once for equal files."""
-    key = clean, _stamp(folder, *_WORDS)
+    key = clean, _stamp(folder, *_WORDS, "bpe.txt.gz")
     if key not in _tokenizers:
         while len(_tokenizers) > 3:
             _tokenizers.popitem()
@@ -440,7 +435,7 @@ def outcomes(kind: Kind, folder: Path, every: int = 1) -> Iterator[Outcome]:
     folder.mkdir(parents=True, exist_ok=True)
     kind.write(folder)
     before = kind.theirs(folder)
-    assert _close(ours(folder / kind.part, kind.texts), before), "the unchanged folder differs"
+    assert _close(ours(folder, kind.texts), before), "the unchanged folder differs"
     for file in sorted(folder.rglob("*.json")):
         original = file.read_bytes()
         data = json.loads(original)
@@ -459,7 +454,7 @@ def judged(
     printed = StringIO()
     try:
         with redirect_stderr(printed):
-            found = ours(folder / kind.part, kind.texts)
+            found = ours(folder, kind.texts)
     except CompoclipError as error:
         named = "refused" if name in str(error) else "refused without the name"
         return Outcome(entry, change, named, str(error).replace(str(folder), "FOLDER"))
@@ -480,33 +475,3 @@ def judged(
         said = "assumed" in printed.getvalue()
         return Outcome(entry, change, "equal", printed.getvalue().strip() if said else "")
     return Outcome(entry, change, "wrong", "features differ")
-
-
-def main() -> None:
-    """Count outcomes by kind of folder. Arguments: folder, N (one change of N), parts of kinds."""
-    warnings.simplefilter("ignore")
-    import logging
-
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    logging.disable(logging.WARNING)
-    hugging_face.SIZES["thin"] = [32, 2, 4, 128]
-    hugging_face.tokenizer_of = read_tokenizer_once
-    root = Path(sys.argv[1])
-    shutil.rmtree(root, ignore_errors=True)
-    for name, kind in KINDS.items():
-        if len(sys.argv) > 3 and not any(part in name for part in sys.argv[3:]):
-            continue
-        folder = root / name.replace(", ", "-").replace(" ", "-") / "folder"
-        counts: Counter[str] = Counter()
-        for row in outcomes(kind, folder, every=int(sys.argv[2])):
-            counts[row.kind] += 1
-            if row.kind != "equal":
-                print("   ", row.kind, "|", row.entry, "|", row.change, "|", row.words[:260])
-        print(name, dict(counts), sum(counts.values()), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -34,10 +34,17 @@ from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from train_helpers import FEW, write_config
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "base"
+    saved_base(folder, seed=1)
+    return folder
+
+
 @pytest.fixture
-def base(tmp_path: Path) -> LoadedModel:
-    """A saved and loaded base."""
-    return saved_base(tmp_path / "base", seed=1)
+def base(written: Path, tmp_path: Path) -> LoadedModel:
+    """A base, loaded from a folder of the test's own."""
+    return load_model(shutil.copytree(written, tmp_path / "base"))
 
 
 def saved_base(folder: Path, seed: int) -> LoadedModel:
@@ -118,9 +125,8 @@ def test_the_same_weights_with_another_activation_are_another_base(
     assert not close(outputs(overridden), outputs(load_model(folder)))
 
 
-def test_the_activation_of_the_base_comes_back(tmp_path: Path) -> None:
-    saved_base(tmp_path / "base", seed=1)
-    base = load_model(tmp_path / "base", activation="quick_gelu")
+def test_the_activation_of_the_base_comes_back(written: Path, tmp_path: Path) -> None:
+    base = load_model(written, activation="quick_gelu")
     folder = write_adapter(base, tmp_path / "adapter")
     loaded = load_model(folder)
     assert loaded.identity.activation == "quick_gelu"

@@ -1,21 +1,24 @@
-"""Blocks run in few operations: what they compute is what they compute as they are written."""
+"""Blocks run in few operations compute what they compute as they are written; texts in groups."""
 
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
+from itertools import combinations, pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from compoclip.models import blocks, image_tower, text_tower
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, attach_lora
-from models_thin import config, token_ids
+from compoclip.models.text_plan import PackedTokens, TextPlanner, choose_buckets
+from models_thin import END, START, config, token_ids
 
 LENGTHS = [7, 3, 20, 12, 7, 2, 9, 3, 15]
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,8 +46,6 @@ def outcome(encoder: DualEncoder, bf16: bool = False) -> dict[str, Tensor]:
     encoder.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         found = encoder.features(pixels, token_ids(LENGTHS), local=True)
-    assert found.tokens is not None
-    assert found.patches is not None
     features = {n: getattr(found, n) for n in ("image", "text", "patches", "tokens")}
     torch.stack([each.pow(3).sum() for each in features.values()]).sum().backward()
     gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
@@ -223,19 +224,19 @@ def one_by_one(encoder: DualEncoder) -> Any:
 
 
 def test_where_attention_works_on_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    half, cuda = torch.bfloat16, torch.device("cuda")
-    capability = (9, 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert blocks.attends_to_lists(cuda, half, 64)
-    assert blocks.attends_to_lists(cuda, torch.float16, 64)
-    assert not blocks.attends_to_lists(cuda, torch.float32, 64)
-    assert not blocks.attends_to_lists(torch.device("cpu"), half, 64)
-    assert not blocks.attends_to_lists(cuda, half, 12)
-    capability = (7, 5)
-    assert not blocks.attends_to_lists(cuda, half, 64)
-    capability = (9, 0)
-    monkeypatch.setattr(blocks, "_varlen", lambda: None)
-    assert not blocks.attends_to_lists(cuda, half, 64)
+    half, cuda, varlen = torch.bfloat16, "cuda", blocks._varlen
+    for device, dtype, width, capability, attention, works in (
+        (cuda, half, 64, (9, 0), varlen, True),
+        (cuda, torch.float16, 64, (9, 0), varlen, True),
+        (cuda, torch.float32, 64, (9, 0), varlen, False),
+        ("cpu", half, 64, (9, 0), varlen, False),
+        (cuda, half, 12, (9, 0), varlen, False),
+        (cuda, half, 64, (7, 5), varlen, False),
+        (cuda, half, 64, (9, 0), lambda: None, False),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        monkeypatch.setattr(blocks, "_varlen", attention)
+        assert blocks.attends_to_lists(torch.device(device), dtype, width) is works
 
 
 def test_every_signature_of_torchs_attention_on_lists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,3 +252,75 @@ def test_every_signature_of_torchs_attention_on_lists(monkeypatch: pytest.Monkey
         assert blocks._varlen.__wrapped__()(torch.zeros(1)) == expected
     monkeypatch.setitem(sys.modules, place, None)
     assert blocks._varlen.__wrapped__() is None
+
+
+# --- How texts are grouped by length: the cheapest split, and nothing lost. ---
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 12))
+def test_buckets_are_the_cheapest_split(lengths: list[int], cost: int) -> None:
+    lengths = sorted(lengths)
+    n = len(lengths)
+    buckets = choose_buckets(lengths, cost)
+    assert [b.start for b in buckets] == [0, *(b.stop for b in buckets[:-1])]
+    assert buckets[-1].stop == n
+    assert all(b.length == lengths[b.stop - 1] for b in buckets)
+
+    def price(cuts: tuple[int, ...]) -> int:
+        edges = (0, *cuts, n)
+        return sum(lengths[stop - 1] * (stop - start) + cost for start, stop in pairwise(edges))
+
+    best = min(price(cuts) for k in range(n) for cuts in combinations(range(1, n), k))
+    assert price(tuple(b.start for b in buckets[1:])) == best
+
+
+def test_plan_keeps_every_text_and_drops_only_equal_ones() -> None:
+    ids = token_ids(LENGTHS)
+    ids = torch.cat([ids, ids[[2, 0, 2]]])  # repeated texts, out of order
+    last = torch.tensor([row.index(END) for row in ids.tolist()])
+    for deduplicate, rows in ((True, len(LENGTHS)), (False, len(ids))):
+        inputs = TextPlanner(True, True, None, 0).inputs(ids, deduplicate)
+        (packed,) = inputs.groups
+        assert isinstance(packed, PackedTokens)
+        laid_out = torch.zeros(rows * 20, dtype=ids.dtype).index_copy(0, packed.place, packed.ids)
+        assert torch.equal(laid_out.view(rows, 20)[inputs.place], ids)
+        assert torch.equal(inputs.last[inputs.place], last)
+        assert inputs.last.tolist() == sorted(inputs.last.tolist())
+    assert inputs.positions == sum(LENGTHS) + 20 + 7 + 20  # bucket cost 0: no padding at all
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=1, max_size=12),
+    st.integers(0, 4),
+    st.sampled_from([0, 8]),
+)
+def test_beginnings_that_texts_share_are_listed_once(
+    texts: list[list[int]], limit: int, cost: int
+) -> None:
+    ids = torch.zeros(len(texts), 8, dtype=torch.int64)
+    for row, text in zip(ids, texts):
+        row[: len(text) + 2] = torch.tensor([START, *text, END])
+    inputs = TextPlanner(True, True, None, cost, limit, shares=True).inputs(ids)
+    begin = 0
+    for packed in inputs.groups:
+        assert isinstance(packed, PackedTokens)
+        # A row of the group -> its tokens, as the list has them.
+        of_texts = torch.arange(len(packed.ids)) if packed.shared is None else packed.shared[0]
+        rows = [
+            of_texts[start:stop].tolist()
+            for start, stop in zip(packed.starts[:-1].tolist(), packed.starts[1:].tolist())
+        ]
+        tokens = [tuple(packed.ids[row].tolist()) for row in rows]
+        for number, row in enumerate(tokens, begin):
+            text = int((inputs.place == number).nonzero()[0])
+            assert list(row) == [START, *texts[text], END]
+        assert packed.ends.tolist() == [row[-1] for row in rows]
+        assert all(packed.position[row].tolist() == [*range(len(row))] for row in rows)
+        beginnings = {row[: k + 1] for row in tokens for k in range(len(row))}
+        assert {place for row in rows for place in row} == set(range(len(packed.ids)))
+        if packed.shared is None:
+            assert len(beginnings) > 0.9 * sum(map(len, rows))
+        else:
+            assert len(packed.ids) == len(beginnings)
+            assert torch.equal(of_texts[packed.shared.in_texts], torch.arange(len(packed.ids)))
+        begin += len(rows)

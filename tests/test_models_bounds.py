@@ -221,6 +221,11 @@ def clip() -> Tokenizer:
     return build_tokenizer({})
 
 
+@pytest.fixture(scope="module")
+def theirs() -> SimpleTokenizer:
+    return SimpleTokenizer()
+
+
 LETTERS = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=2000))
 
 
@@ -239,8 +244,9 @@ LETTERS = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=2000)
         " ".join("a" * 76),
     ],
 )
-def test_long_texts_are_cut_as_open_clip_cuts_them(clip: Tokenizer, text: str) -> None:
-    theirs = SimpleTokenizer()
+def test_long_texts_are_cut_as_open_clip_cuts_them(
+    clip: Tokenizer, theirs: SimpleTokenizer, text: str
+) -> None:
     assert torch.equal(clip([text]), theirs([text]))
     assert clip.truncated([text]) == (len(theirs.encode(text)) > 75)
     assert [i for _, ids in clip.words(text[:300]) for i in ids] == theirs.encode(text[:300])

@@ -14,12 +14,7 @@ from build_bpe import count_words, train_bpe, write_merges
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import Results, Score, card_rows
-from compoclip.models.checkpoint import (
-    LoadedModel,
-    create_model,
-    load_model,
-    save_model,
-)
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import CardResult, card_text, write_card
 from models_thin import config
@@ -63,9 +58,16 @@ def card(folder: Path) -> str:
     return (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_checkpoint_has_a_card(tmp_path: Path) -> None:
-    identity = save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
-    text = card(tmp_path / "model")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with provenance; tests leave its card as it was."""
+    folder = tmp_path_factory.mktemp("card")
+    save_model(new(folder), folder / "model", provenance=PROVENANCE)
+    return folder / "model"
+
+
+def test_every_checkpoint_has_a_card(saved: Path) -> None:
+    text, identity = card(saved), load_model(saved).identity
     assert text.startswith("---\nlibrary_name: open_clip\n")
     for row in (
         "| recipe | fsc-clip |",
@@ -78,20 +80,18 @@ def test_every_checkpoint_has_a_card(tmp_path: Path) -> None:
         f"| tokenizer | `{identity.tokenizer}` |",
         "| image mean | `0.5, 0.4, 0.3` |",
         f"| weights (hash) | `{identity.weights}` |",
+        "# CLIP, fsc-clip",  # an architecture without a name has a hash
     ):
         assert row in text.splitlines()
     assert '"batch_size": 256' in text.partition("<summary>Full training record</summary>")[2]
-    assert text.count("```json") == 1
-    (title,) = (line for line in text.splitlines() if line.startswith("# "))
-    assert title == "# CLIP, fsc-clip"  # an architecture without a name has a hash
+    assert text.count("```json") == text.count("\n# ") == 1
     assert "None recorded. Measure with" in text
     assert "truncated" not in text  # nothing was cut
 
 
-def test_a_card_tells_nothing_of_the_machine(tmp_path: Path) -> None:
-    save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
-    text = card(tmp_path / "model")
-    assert str(tmp_path) not in text
+def test_a_card_tells_nothing_of_the_machine(saved: Path) -> None:
+    text = card(saved)
+    assert str(saved.parent) not in text
     assert "somebody" not in text
     assert '"base.pt"' in text
     assert '"ViT-B-32@else.pt"' in text
@@ -116,17 +116,14 @@ def test_the_code_of_a_card_runs(tmp_path: Path, merges: bool) -> None:
     assert ("bpe_path" in blocks[0]) is merges
 
 
-def test_results_are_listed_when_they_exist(tmp_path: Path) -> None:
-    save_model(new(tmp_path), tmp_path / "model", provenance=PROVENANCE)
-    before = card(tmp_path / "model")
+def test_results_are_listed_when_they_exist(saved: Path) -> None:
+    before = card(saved)
     rows = [CardResult("sugarcrepe", "mean of 7", 0.8123, 0.8, 0.825, 0.5, 7511)]
-    assert write_card(tmp_path / "model", rows) == tmp_path / "model" / "README.md"
-    text = card(tmp_path / "model")
-    assert "| sugarcrepe | mean of 7 | 81.2 | 80.0 to 82.5 | 50.0 | 7,511 |" in text
-    assert "None recorded" not in text
-    write_card(tmp_path / "model")
-    assert card(tmp_path / "model") == before
-    assert load_model(tmp_path / "model").provenance["method"] == "fsc-clip"
+    assert write_card(saved, rows) == saved / "README.md"
+    assert "| sugarcrepe | mean of 7 | 81.2 | 80.0 to 82.5 | 50.0 | 7,511 |" in card(saved)
+    assert "None recorded" not in card(saved)
+    write_card(saved)
+    assert card(saved) == before
 
 
 def result(weights: str, **changes: Any) -> Results:
@@ -157,20 +154,19 @@ def test_rows_are_the_headlines_of_this_very_model(tmp_path: Path) -> None:
         card_rows([result("other")], identity)
 
 
-def test_a_card_without_provenance_says_so(tmp_path: Path) -> None:
-    text = card_text(new(tmp_path).identity, {})
+def test_odd_and_missing_provenance_does_not_break_the_card(tmp_path: Path) -> None:
+    identity = new(tmp_path).identity
+    text = card_text(identity, {})
     assert "## How it was made\n\nNot recorded.\n" in text
     assert "| adapter | `none` |" in text
-
-
-def test_odd_text_does_not_break_the_card(tmp_path: Path) -> None:
     odd = {"method": "a|b\n# c", "terms": "?", "note": "```\n<script>"}
-    text = card_text(new(tmp_path).identity, odd)
+    text = card_text(identity, odd)
     assert "| recipe | a\\|b # c |" in text
     assert "# c" not in text.splitlines()
     assert "````" in text or "\\n" in text  # the fence is longer than any in the text
-    table = [line for line in text.splitlines() if line.startswith("| losses")]
-    assert table == ['| losses | "?" |']
+    assert [line for line in text.splitlines() if line.startswith("| losses")] == [
+        '| losses | "?" |'
+    ]
 
 
 def test_a_folder_without_record_has_no_card(tmp_path: Path) -> None:

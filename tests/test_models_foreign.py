@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from build.models import edit_json
+from build.models import Change, edit_json, put
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
@@ -27,12 +27,10 @@ from foreign_folders import (
     apply,
     changes,
     outcomes,
-    read_tokenizer_once,
     transformers_4,
 )
-from test_models_hf import features, model
+from test_models_hf import features, model, tokenizers_read_once  # noqa: F401
 
-Edit = Callable[[dict[str, Any]], object]
 IMAGES = {"image_processor_type": "CLIPImageProcessor", "size": 32, "crop_size": 32}
 
 
@@ -45,10 +43,13 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def tokenizers_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparing 49,408 tokens takes longer than all else here: once for the same files."""
-    monkeypatch.setattr(hugging_face, "tokenizer_of", read_tokenizer_once)
+@pytest.fixture(scope="module")
+def open_clip(clip: Path) -> Path:
+    """The same model in open_clip's layout, without our record."""
+    folder = clip.with_name("open_clip")
+    save_model(load_model(clip), folder)
+    (folder / "compoclip.json").unlink()
+    return folder
 
 
 def copied(clip: Path, folder: Path, **files: Any) -> Path:
@@ -61,14 +62,10 @@ def copied(clip: Path, folder: Path, **files: Any) -> Path:
     return folder
 
 
-def edited(clip: Path, folder: Path, file: str, edit: Edit) -> Path:
+def edited(clip: Path, folder: Path, file: str, edit: Change) -> Path:
     copied(clip, folder)
     edit_json(folder / f"{file}.json", edit)
     return folder
-
-
-def put(section: str, **values: Any) -> Edit:
-    return lambda data: (data[section] if section else data).update(values)
 
 
 # What other releases of transformers 4 write beside, at any depth.
@@ -118,14 +115,10 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
     }
     form = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
     start, end = ({"content": f"<|{name}oftext|>", **form} for name in ("start", "end"))
-    special = {"bos_token": start, "eos_token": end, "unk_token": end}
-    special["pad_token"] = end["content"]
+    tokens = {"bos_token": start, "eos_token": end, "unk_token": end}
+    special = {**tokens, "pad_token": end["content"]}
     settings = {
-        **{
-            key: {**value, "__type": "AddedToken"}
-            for key, value in special.items()
-            if key != "pad_token"
-        },
+        **{key: {**value, "__type": "AddedToken"} for key, value in tokens.items()},
         "pad_token": end["content"],
         "add_prefix_space": False,
         "do_lower_case": True,
@@ -136,7 +129,9 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
         "tokenizer_class": "CLIPTokenizer",
     }
     vocabulary = json.loads((clip / "vocab.json").read_text())
-    split = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    pattern = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    split = {"type": "Split", "pattern": {"Regex": pattern}}
+    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     tokenizer = {
         "version": "1.0",
         "truncation": None,
@@ -155,13 +150,8 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": split},
-                    "behavior": "Removed",
-                    "invert": True,
-                },
-                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+                {**split, "behavior": "Removed", "invert": True},
+                bytes_of,
             ],
         },
         "post_processor": {
@@ -171,7 +161,7 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
             "trim_offsets": False,
             "add_prefix_space": False,
         },
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "decoder": bytes_of,
         "model": {
             "dropout": None,
             "unk_token": end["content"],
@@ -210,8 +200,8 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
         load_model(folder)
 
 
-REFUSED: list[tuple[str, Edit, str]] = [
-    ("config", put("", quantization_config={"bits": 4}), "'quantization_config'"),
+REFUSED: list[tuple[str, Change, str]] = [
+    ("config", put(quantization_config={"bits": 4}), "'quantization_config'"),
     ("config", put("vision_config", num_channels=1), "vision_config.num_channels is 1"),
     ("config", put("text_config", position_embedding_type="rope"), "position_embedding_type'"),
     ("config", put("text_config", eos_token_id=5), "eos_token_id is 5 .*texts end in 49407"),
@@ -219,40 +209,40 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("config", put("text_config", layer_norm_eps="7"), "text_config.layer_norm_eps must be a num"),
     ("config", put("vision_config", image_size="32"), "vision_config.image_size must be a whole"),
     ("config", put("vision_config", pruned_heads={"0": [1]}), "vision_config.pruned_heads"),
-    ("preprocessor_config", put("", do_rescale=False), "do_rescale is False"),
-    ("preprocessor_config", put("", do_resize=None), "do_resize is None"),
-    ("preprocessor_config", put("", do_rescale=None), "do_rescale is None"),
-    ("preprocessor_config", put("", do_normalize=None), "do_normalize is null"),
-    ("preprocessor_config", put("", resample=None), "resample is None"),
-    ("preprocessor_config", put("", image_mean=None), "image_mean is null"),
-    ("preprocessor_config", put("", do_center_crop=None), "do_center_crop None"),
-    ("preprocessor_config", put("", size={}), r"size \{\} must be \{'shortest_edge': 32\}"),
-    ("preprocessor_config", put("", crop_size={"width": 32}), "crop_size .*must be .*'height': 32"),
+    ("preprocessor_config", put(do_rescale=False), "do_rescale is False"),
+    ("preprocessor_config", put(do_resize=None), "do_resize is None"),
+    ("preprocessor_config", put(do_rescale=None), "do_rescale is None"),
+    ("preprocessor_config", put(do_normalize=None), "do_normalize is null"),
+    ("preprocessor_config", put(resample=None), "resample is None"),
+    ("preprocessor_config", put(image_mean=None), "image_mean is null"),
+    ("preprocessor_config", put(do_center_crop=None), "do_center_crop None"),
+    ("preprocessor_config", put(size={}), r"size \{\} must be \{'shortest_edge': 32\}"),
+    ("preprocessor_config", put(crop_size={"width": 32}), "crop_size .*must be .*'height': 32"),
     (
         "preprocessor_config",
         lambda data: data.pop("crop_size"),
         "crop_size .*224.*by image_processor_type CLIPImageProcessor, must be",
     ),
-    ("preprocessor_config", put("", rescale_factor=None), "rescale_factor is None"),
-    ("preprocessor_config", put("", rescale_factor=1.0), "rescale_factor is 1.0"),
-    ("preprocessor_config", put("", size={"shortest_edge": 40}), "size .*shortest_edge.*40"),
-    ("preprocessor_config", put("", do_center_crop=False), "do_center_crop False"),
-    ("preprocessor_config", put("", resample=1), "resample is 1"),
-    ("preprocessor_config", put("", image_processor_type="DonutImageProcessor"), "Donut"),
-    ("preprocessor_config", put("", do_pad=True), "do_pad is True"),
-    ("tokenizer_config", put("", do_lower_case=False), "do_lower_case is False"),
-    ("tokenizer_config", put("", eos_token="</s>"), "eos_token is '</s>'"),
-    ("tokenizer_config", put("", pad_token="!"), "pad_token is '!'"),
-    ("tokenizer_config", put("", added_tokens_decoder={"7": {"content": "x"}}), "decoder.7"),
-    ("special_tokens_map", put("", bos_token={"content": "<s>"}), "bos_token.content is '<s>'"),
-    ("vocab", put("", **{"cat</w>": 3}), "vocab.json: cat</w> is 3"),
-    ("vocab", put("", surprise=None), "vocab.json: surprise is None"),
+    ("preprocessor_config", put(rescale_factor=None), "rescale_factor is None"),
+    ("preprocessor_config", put(rescale_factor=1.0), "rescale_factor is 1.0"),
+    ("preprocessor_config", put(size={"shortest_edge": 40}), "size .*shortest_edge.*40"),
+    ("preprocessor_config", put(do_center_crop=False), "do_center_crop False"),
+    ("preprocessor_config", put(resample=1), "resample is 1"),
+    ("preprocessor_config", put(image_processor_type="DonutImageProcessor"), "Donut"),
+    ("preprocessor_config", put(do_pad=True), "do_pad is True"),
+    ("tokenizer_config", put(do_lower_case=False), "do_lower_case is False"),
+    ("tokenizer_config", put(eos_token="</s>"), "eos_token is '</s>'"),
+    ("tokenizer_config", put(pad_token="!"), "pad_token is '!'"),
+    ("tokenizer_config", put(added_tokens_decoder={"7": {"content": "x"}}), "decoder.7"),
+    ("special_tokens_map", put(bos_token={"content": "<s>"}), "bos_token.content is '<s>'"),
+    ("vocab", put(**{"cat</w>": 3}), "vocab.json: cat</w> is 3"),
+    ("vocab", put(surprise=None), "vocab.json: surprise is None"),
 ]
 
 
 @pytest.mark.parametrize(("file", "edit", "message"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_an_entry_that_is_not_followed_is_refused_by_its_name(
-    clip: Path, tmp_path: Path, file: str, edit: Edit, message: str
+    clip: Path, tmp_path: Path, file: str, edit: Change, message: str
 ) -> None:
     folder = edited(clip, tmp_path / "clip", file, edit)
     with pytest.raises(CompoclipError, match=message) as caught:
@@ -260,9 +250,9 @@ def test_an_entry_that_is_not_followed_is_refused_by_its_name(
     assert str(folder / f"{file}.json") in str(caught.value)
 
 
-OPEN_CLIP: list[tuple[Edit, str]] = [
-    (lambda data: data.update(extra=1), "'extra' .*unknown entry"),
-    (lambda data: data.update(model_cfg=None), "model_cfg is null"),
+OPEN_CLIP: list[tuple[Change, str]] = [
+    (put(extra=1), "'extra' .*unknown entry"),
+    (put(model_cfg=None), "model_cfg is null"),
     (lambda data: data.pop("model_cfg"), "no 'embed_dim', in 'model_cfg' or alone"),
     (put("preprocess_cfg", surprise=1), "'preprocess_cfg.surprise' .*unknown entry"),
     (put("preprocess_cfg", mode="L"), "preprocess_cfg.mode is 'L'"),
@@ -270,20 +260,15 @@ OPEN_CLIP: list[tuple[Edit, str]] = [
     (put("model_cfg", text_cfg=None), "no 'text_cfg'"),
     (put("model_cfg", embed_dim=25), "embed_dim 25; .*'text_projection' is"),
     (lambda data: data["model_cfg"]["text_cfg"].pop("width"), "width 512.*the file"),
-    (lambda data: data["model_cfg"]["vision_cfg"].update(width="x"), "width 'x'.*cannot be built"),
+    (put("model_cfg", "vision_cfg", width="x"), "width 'x'.*cannot be built"),
 ]
 
 
 @pytest.mark.parametrize(("edit", "message"), OPEN_CLIP, ids=[row[1] for row in OPEN_CLIP])
 def test_an_entry_of_open_clip_is_followed_or_refused_by_its_name(
-    clip: Path, tmp_path: Path, edit: Edit, message: str
+    open_clip: Path, tmp_path: Path, edit: Change, message: str
 ) -> None:
-    folder = tmp_path / "open_clip"
-    save_model(load_model(clip), folder)
-    (folder / "compoclip.json").unlink()
-    (folder / "extra.json").write_text("{}")
-    assert "extra.json not read" in load_model(folder).identity.assumed[0]
-    edit_json(folder / "open_clip_config.json", edit)
+    folder = edited(open_clip, tmp_path / "open_clip", "open_clip_config", edit)
     with pytest.raises(CompoclipError, match=message):
         load_model(folder)
 
@@ -399,31 +384,29 @@ def test_image_settings_come_from_the_processor_file_of_newer_releases(
 
 
 def test_texts_are_cut_where_the_tokenizer_cuts_them(clip: Path, tmp_path: Path) -> None:
-    folder = edited(clip, tmp_path / "clip", "tokenizer_config", put("", model_max_length=9))
+    folder = edited(clip, tmp_path / "clip", "tokenizer_config", put(model_max_length=9))
     assert load_model(folder).identity.context_length == 9
 
 
 def test_files_that_nobody_reads_are_named(
-    clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clip: Path, open_clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = copied(clip, tmp_path / "clip", generation_config={}, extra_head={})
-    (folder / "README.md").write_text("")
-    loaded = load_model(folder)
-    assert len(loaded.identity.assumed) == 1
-    assert "files: extra_head.json not read" in loaded.identity.assumed[0]
-    assert "extra_head.json" in capsys.readouterr().err
+    for form in (clip, open_clip):
+        harmless = {"generation_config": {}} if form == clip else {}
+        folder = copied(form, tmp_path / form.name, extra_head={}, **harmless)
+        (folder / "README.md").unlink(missing_ok=True)
+        (folder / "README.md").write_text("")
+        (assumed,) = load_model(folder).identity.assumed
+        assert "files: extra_head.json not read" in assumed
+        assert "extra_head.json" in capsys.readouterr().err
 
 
+PROMPT = {"default_prompt_name": "query", "prompts": {"query": "a photo of "}}
 PIPELINES: list[tuple[dict[str, Any], str]] = [
     ({"modules": [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]}, "0.*Dense"),
     ({"modules": [{"path": ""}]}, "0.type None"),
     (
-        {
-            "config_sentence_transformers": {
-                "default_prompt_name": "query",
-                "prompts": {"query": "a photo of "},
-            }
-        },
+        {"config_sentence_transformers": PROMPT},
         "default_prompt_name: texts begin with 'a photo of ",
     ),
 ]

@@ -1,9 +1,11 @@
-"""CLIPModel folders of Hugging Face: names, files, tokenizer, and equality with transformers."""
+"""CLIPModel folders of Hugging Face, whole and tower by tower: names, files, tokenizer, and
+equality with transformers."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,18 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import hub_server
 from build.models import Change, edit_json, put
+from build.tables import write_json
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig, ModelIdentity, part_of
-from compoclip.models.formats.hugging_face import HFClip
+from compoclip.models.conversion import inspect_model
+from compoclip.models.formats import hugging_face
+from foreign_folders import read_tokenizer_once
 from models_thin import config
 
-CLIP = HFClip()
+CLIP = hugging_face.HFClip()
 CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
 VOCABULARY = {"vocab_size": 49408}
 # The shapes of published models, thinned: patches, image sizes, heads and activations as theirs.
@@ -82,6 +88,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hf(written: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     return shutil.copytree(written, tmp_path / "hf")
+
+
+@pytest.fixture(autouse=True)
+def tokenizers_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing 49,408 tokens takes longer than all else here: once for equal files."""
+    monkeypatch.setattr(hugging_face, "tokenizer_of", read_tokenizer_once)
 
 
 # --- without transformers ------------------------------------------------------------------------
@@ -349,3 +361,105 @@ def test_transformers_reads_the_tokenizer_and_the_image_processor(
     image = Image.effect_noise((32, 40), 90).convert("RGB")
     theirs = processor(image, return_tensors="pt")["pixel_values"][0]
     assert torch.allclose(theirs, before.preprocess.evaluation(image), atol=0.02)
+
+
+# --- A CLIP with its towers in folders of their own (TripletCLIP). ---
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`whole`, and its towers in `split` as wrappers save them: no temperature, other names."""
+    folder = tmp_path_factory.mktemp("towers")
+    save_model(model("ViT-B-32"), folder / "whole", form="hf")
+    whole = load_file(folder / "whole" / "model.safetensors")
+    config = json.loads((folder / "whole" / "config.json").read_text())
+    for tower, starts, part in (
+        ("vision-encoder", ("vision_model.", "visual_projection."), "vision_config"),
+        ("text-encoder", ("text_model.", "text_projection."), "text_config"),
+    ):
+        (folder / "split" / tower).mkdir(parents=True)
+        state = {f"model.{k}": v for k, v in whole.items() if k.startswith(starts)}
+        save_file(state, folder / "split" / tower / "model.safetensors")
+        code = {"AutoModel": "utils.Wrapper"}
+        stated = {**config[part], "model_type": "custom", "auto_map": code}
+        write_json(folder / "split" / tower / "config.json", stated)
+    (folder / "split" / "utils.py").write_text("raise SystemExit('code of a checkpoint was run')\n")
+    return folder
+
+
+@pytest.fixture
+def split(towers: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of towers."""
+    return shutil.copytree(towers / "split", tmp_path / "split")
+
+
+def test_the_towers_are_read_without_their_code(towers: Path, split: Path) -> None:
+    for tower in ("vision-encoder", "text-encoder"):
+        file = split / tower / "model.safetensors"
+        save_file({k.removeprefix("model."): v for k, v in load_file(file).items()}, file)
+    whole = load_model(towers / "whole")
+    for folder in (towers / "split", split):
+        loaded = load_model(folder)
+        for one, other in zip(features(loaded), features(whole)):
+            assert torch.equal(one, other)
+        assert loaded.identity.activation == "quick_gelu"
+        assert loaded.identity.architecture == whole.identity.architecture
+        assert any("temperature" in line for line in loaded.identity.assumed)
+        assert inspect_model(str(folder))["kind"] == "Hugging Face two-tower CLIP folder"
+
+
+def test_towers_in_folders_compute_what_those_of_transformers_do(
+    transformers: Any, towers: Path
+) -> None:
+    loaded = load_model(towers / "split")
+    whole = transformers.CLIPConfig.from_pretrained(towers / "whole")
+    vision = transformers.CLIPVisionModelWithProjection(whole.vision_config).eval()
+    text = transformers.CLIPTextModelWithProjection(whole.text_config).eval()
+    for tower, folder in ((vision, "vision-encoder"), (text, "text-encoder")):
+        state = load_file(towers / "split" / folder / "model.safetensors")
+        tower.load_state_dict({k.removeprefix("model."): v for k, v in state.items()})
+    with torch.no_grad():
+        image = vision(pixel_values=pixels(loaded)).image_embeds
+        caption = text(input_ids=loaded.tokenizer(CAPTIONS)).text_embeds
+    ours = features(loaded)
+    assert torch.allclose(ours[0], image, atol=1e-5)
+    assert torch.allclose(ours[1], caption, atol=1e-5)
+
+
+def without(key: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        file = folder / "text-encoder" / "model.safetensors"
+        state = load_file(file)
+        del state[key]
+        save_file(state, file)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda f: edit_json(f / "text-encoder" / "config.json", put(hidden_act="gelu")),
+            "agree on hidden_act",
+        ),
+        (without("model.text_projection.weight"), "lack 'text_projection.weight'"),
+        (without("model.text_model.final_layer_norm.bias"), "the file lacks 'ln_final.bias'"),
+        (lambda f: (f / "vision-encoder" / "model.safetensors").unlink(), "has no weights"),
+    ],
+)
+def test_wrong_folders_of_towers_are_refused_with_the_reason(
+    damage: Callable[[Path], object], message: str, split: Path
+) -> None:
+    damage(split)
+    with pytest.raises(CompoclipError, match=message):
+        load_model(split)
+
+
+def test_both_towers_are_fetched_from_the_hub(
+    split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.offer(split, tmp_path / "cache", monkeypatch)
+    there = load_model("hf-hub:somebody/triplet")
+    assert there.name == "hf-hub:somebody/triplet"
+    assert there.identity == load_model(split).identity

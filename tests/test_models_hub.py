@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from huggingface_hub import ModelCard, constants
 
 import hub_server
 from compoclip.cli.main import main
@@ -17,17 +19,11 @@ from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats import hub
 from compoclip.models.formats.hub import CardResult
+from compoclip.programs.run import named_models
 from method_data import arguments
 from test_models_card import card, new, result
 
-LEAKS = (
-    "notes.txt",
-    ".env",
-    "optimizer.pt",
-    "train.jsonl",
-    "weights.bin",
-    "open_clip_config.json~",
-)
+LEAKS = ("notes.txt", ".env", "optimizer.pt", "train.jsonl", "weights.bin", "compoclip.json~")
 
 
 @pytest.fixture
@@ -119,12 +115,9 @@ def test_adapters(tmp_path: Path) -> None:
 
 
 def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, Any]) -> None:
-    import pyarrow as pa
-    from huggingface_hub import ModelCard
-
-    weights = load_model(folder).identity.weights
-    results = folder.parent / "results"
-    save_results(replace(result(weights), items="w.parquet"), pa.table({"item": [1]}), results)
+    results, other = folder.parent / "results", folder.parent / "other"
+    for place, weights in ((results, load_model(folder).identity.weights), (other, "another")):
+        save_results(replace(result(weights), items="w.parquet"), pa.table({"item": [1]}), place)
     assert main(["push", str(folder), "me/model", "--results", str(results)]) == 0
     text = pushed["files"]["README.md"].decode()
     assert "| winoground | group | 25.0 |" in text
@@ -134,8 +127,6 @@ def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, 
     before = card(folder)
     hub.publish(folder, "me/model")
     assert card(folder) == before  # a card that is there stays
-    other = folder.parent / "other"
-    save_results(replace(result("another"), items="w.parquet"), pa.table({"item": [1]}), other)
     assert main(["push", str(folder), "me/model", "--results", str(other)]) == 1
     odd = [CardResult('a "b": {c} (1 of 2 items)', "r@1: #", 0.5, 0.4, 0.6, 0.1, 2)]
     hub.publish(folder, "me/model", results=odd)
@@ -157,10 +148,8 @@ def test_train_and_convert_push_what_they_wrote(
     assert {"README.md", "compoclip.json", "open_clip_config.json"} < set(pushed["files"])
 
     pushed["files"].clear()
-    lora = arguments(
-        world, "negclip", tmp_path / "lora", "--lora", "--set=merge=false", "--epochs=0.5"
-    )
-    assert main([*lora, "--push-to-hub=me/adapter"]) == 0
+    more = ("--lora", "--set=merge=false", "--epochs=0.5", "--push-to-hub=me/adapter")
+    assert main(arguments(world, "negclip", tmp_path / "lora", *more)) == 0
     weights = {"adapter_config.json", "adapter_model.safetensors"}
     assert set(pushed["files"]) == {"adapter.json", *weights}
 
@@ -209,8 +198,6 @@ def test_what_is_refused(
 def test_a_hub_that_does_not_answer_is_not_asked_again(
     spec: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens
@@ -223,17 +210,13 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_local_dir_is_the_folder_everywhere(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_local_dir_is_the_folder_everywhere(folder: Path, tmp_path: Path) -> None:
     named = f"local-dir:{folder}"
     weights = load_model(folder).identity.weights
     assert load_model(named).identity.weights == weights
     assert inspect_model(named, named)["kind"] == "open_clip checkpoint folder"
     assert convert(named, tmp_path / "hf", "hf")["form"] == "hf"
     assert load_model(f"local-dir:{tmp_path / 'hf'}").identity.weights == weights
-    from compoclip.programs.run import named_models
-
     assert named_models([named]) == {folder.parent.name: named}
     with pytest.raises(UsageError, match="local-dir:nowhere: no such folder"):
         load_model("local-dir:nowhere")

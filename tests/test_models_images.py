@@ -1,24 +1,28 @@
-"""Image encoding: pooled as open_clip does; patches through the same projection; frozen norms."""
+"""Pixels and image encoding as open_clip has them; patches through the same projection."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import open_clip
 import pytest
 import torch
+import torch.nn.functional as F
+from open_clip.transform import image_transform
+from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.transforms import RandomResizedCrop
 
 from compoclip.errors import CompoclipError
-from compoclip.models import image_tower
-from compoclip.models.architecture import build_model
+from compoclip.models import image_tower, text_tower
+from compoclip.models.architecture import build_model, named_config
 from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.preprocess import Preprocess, random_crop
+from compoclip.models.text_plan import PackedTokens
 from models_thin import config, timm_config, token_ids
 
 RESNET = {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "head_width": 32}
-
-
-def encoder_of(cfg: dict[str, Any]) -> DualEncoder:
-    return DualEncoder(build_model(cfg))
 
 
 def pixels(size: int, batch: int = 2) -> torch.Tensor:
@@ -41,14 +45,13 @@ def pixels(size: int, batch: int = 2) -> torch.Tensor:
 def test_pooled_is_open_clips_and_patches_cover_the_map(
     cfg: dict[str, Any], size: int, patches: int
 ) -> None:
-    encoder, x = encoder_of(cfg), pixels(size)
+    encoder, x = DualEncoder(build_model(cfg)), pixels(size)
     with torch.no_grad():
         expected = encoder.model.encode_image(x)
         alone, both = encoder.encode_images(x), encoder.encode_images(x, patches=True)
     assert alone.patches is None
     assert torch.equal(alone.pooled, expected)
     assert torch.allclose(both.pooled, expected, atol=1e-6)
-    assert both.patches is not None
     assert both.patches.shape == (2, patches, 24)
     assert not torch.allclose(both.patches[:, 0], both.patches[:, 1])
 
@@ -85,11 +88,9 @@ def test_a_vit_that_trains_computes_the_gradient_of_its_attention_in_few_operati
     names: list[str] = []
 
     class Names(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            names.append(func._schema.name.removeprefix("aten::"))
-            return func(*args, **(kwargs or {}))
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(function._schema.name.removeprefix("aten::"))
+            return function(*args, **(kwargs or {}))
 
     loss = encoder.encode_images(pixels(32)).pooled.sum()
     with Names():
@@ -99,24 +100,21 @@ def test_a_vit_that_trains_computes_the_gradient_of_its_attention_in_few_operati
 
 
 def test_vit_patches_are_normed_last_states_times_projection() -> None:
-    encoder, x = encoder_of(config()), pixels(32)
+    encoder, x = DualEncoder(build_model(config())), pixels(32)
     visual = encoder.model.visual
     last = []
     visual.transformer.register_forward_hook(lambda *args: last.append(args[-1]))
     with torch.no_grad():
         visual(x)
         got = encoder.encode_images(x, patches=True).patches
-        for b in range(2):
-            for p in range(16):
-                expected = visual.ln_post(last[0][b, 1 + p]) @ visual.proj
-                assert torch.allclose(got[b, p], expected, atol=1e-6)
+        assert torch.allclose(got, visual.ln_post(last[0][:, 1:]) @ visual.proj, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("name", "size"), [("mobilenetv2_035", 64), ("swin_tiny_patch4_window7_224", 224)]
 )
 def test_average_pooled_trunks_are_the_mean_of_their_patches(name: str, size: int) -> None:
-    encoder, x = encoder_of(timm_config(name, size)), pixels(size, 1)
+    encoder, x = DualEncoder(build_model(timm_config(name, size))), pixels(size, 1)
     with torch.no_grad():
         got = encoder.encode_images(x, patches=True)
     assert got.patches.shape[1] == (size // 32) ** 2
@@ -124,7 +122,7 @@ def test_average_pooled_trunks_are_the_mean_of_their_patches(name: str, size: in
 
 
 def test_resnet_patches_are_what_the_pool_mixes() -> None:
-    encoder, x = encoder_of(config(vision=RESNET)), pixels(64)
+    encoder, x = DualEncoder(build_model(config(vision=RESNET))), pixels(64)
     visual = encoder.model.visual
     pool = visual.attnpool
     maps = []
@@ -148,7 +146,7 @@ def test_resnet_patches_are_what_the_pool_mixes() -> None:
     ],
 )
 def test_towers_without_patches_say_so_when_asked(cfg: dict[str, Any], reason: str) -> None:
-    encoder = encoder_of(cfg)
+    encoder = DualEncoder(build_model(cfg))
     with pytest.raises(CompoclipError, match=reason):
         encoder.require_local()
     with pytest.raises(CompoclipError, match=reason):
@@ -169,8 +167,7 @@ def test_frozen_batch_norm_survives_train() -> None:
 
 
 def test_features_are_unit_length_and_scale_is_exponentiated() -> None:
-    cfg = config(nonscalar_logit_scale=True)
-    encoder = encoder_of(cfg)
+    encoder = DualEncoder(build_model(config(nonscalar_logit_scale=True)))
     features = encoder.features(pixels(32), token_ids([4, 7, 5]))
     assert torch.allclose(features.image.norm(dim=-1), torch.ones(2))
     assert torch.allclose(features.text.norm(dim=-1), torch.ones(3))
@@ -181,3 +178,116 @@ def test_features_are_unit_length_and_scale_is_exponentiated() -> None:
     assert local.patches.shape == (2, 16, 24)
     assert local.tokens.shape == (3, 7, 24)
     assert local.token_mask.sum(1).tolist() == [3, 6, 4]
+
+
+# --- Pixels. ---
+
+
+@pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("size", [(224, 224), (32, 48)])
+def test_evaluation_equals_open_clip(
+    resize_mode: str, interpolation: str, size: tuple[int, int]
+) -> None:
+    values: dict[str, Any] = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
+    values |= {"interpolation": interpolation, "resize_mode": resize_mode}
+    ours, theirs = Preprocess(size, **values), image_transform(size, False, **values)
+    for mode, shape in (("RGB", (301, 200)), ("L", (40, 90)), ("RGBA", (224, 224))):
+        image = Image.effect_noise(shape, 80).convert(mode)
+        assert ours.evaluation(image).shape == (3, *size)
+        assert torch.equal(ours.evaluation(image), theirs(image))
+
+
+def test_configuration_round_trip_and_defaults() -> None:
+    plain = Preprocess.from_config({})
+    assert plain == Preprocess()
+    assert plain.mean == (0.48145466, 0.4578275, 0.40821073)
+    changed = Preprocess.from_config(
+        {"size": 64, "mean": 0.5, "std": [0.1, 0.2, 0.3], "interpolation": None, "url": "x"}
+    )
+    assert changed == Preprocess((64, 64), (0.5, 0.5, 0.5), (0.1, 0.2, 0.3))
+    assert Preprocess.from_config(changed.to_config()) == changed
+    with pytest.raises(CompoclipError, match="preprocess_cfg: damaged"):
+        Preprocess.from_config({"size": [1]})
+
+
+@pytest.mark.parametrize("size", [(90, 60), (60, 90), (224, 224)])
+def test_crops_follow_torchvisions_law(size: tuple[int, int]) -> None:
+    height, width = size
+    rng = random.Random(0)
+    ours = [random_crop(height, width, rng) for _ in range(3000)]
+    torch.manual_seed(0)
+    image = torch.zeros(3, height, width)
+    theirs = [RandomResizedCrop.get_params(image, [0.9, 1.0], [3 / 4, 4 / 3]) for _ in range(3000)]
+    for top, left, h, w in ours:
+        assert 0 <= top <= height - h
+        assert 0 <= left <= width - w
+        assert 0.88 <= h * w / (height * width) <= 1.0 or (width / height > 4 / 3)
+    for column in range(4):
+        a = torch.tensor([float(box[column]) for box in ours])
+        b = torch.tensor([float(box[column]) for box in theirs])
+        spread = ((a.var() + b.var()) / 3000).sqrt().clamp(min=0.02)
+        assert (a.mean() - b.mean()).abs() < 5 * spread
+
+
+def test_a_strip_gets_the_largest_centred_box() -> None:
+    assert random_crop(10, 400, random.Random(0)) == (0, 193, 10, 13)
+    assert random_crop(400, 10, random.Random(0)) == (193, 0, 13, 10)
+
+
+# --- Published architectures at random weights. ---
+
+TEXTS = [
+    "a dog",
+    "a red cat sleeping on a mat next to a small brown dog",
+    "two men",
+    "a dog",
+    "a photo of " + "very " * 40 + "long caption",
+    "word " * 100,
+]
+SMALL_TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 4, "layers": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "patches"),
+    [
+        ("ViT-B-32", 49),
+        ("ViT-B-16-quickgelu", 196),
+        ("RN50", 49),
+        ("swin_tiny_patch4_window7_224", 49),
+        ("mobilenetv2_100", 49),
+    ],
+)
+def test_published_architectures_equal_open_clip(
+    name: str, patches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Six texts are not worth splitting; without this they would all run at full length.
+    monkeypatch.setitem(text_tower._BUCKET_COST, "cpu", 0)
+    model_cfg = named_config(name) if name in open_clip.list_models() else timm_config(name)
+    if name != "ViT-B-32":  # one text tower of that size is enough, and one image tower so deep
+        model_cfg |= {"text_cfg": SMALL_TEXT}
+    if name == "ViT-B-16-quickgelu":
+        model_cfg["vision_cfg"]["layers"] = 3
+    model = build_model(model_cfg)
+    encoder = DualEncoder(model)
+    ids = open_clip.tokenize(TEXTS)
+    (packed,) = encoder.text_planner().inputs(ids).groups
+    assert isinstance(packed, PackedTokens)
+    assert [segment.length for segment in packed.segments] == [4, 15, 47, 77]
+    x = pixels(224)
+    with torch.no_grad():
+        expected_text, expected_image = model.encode_text(ids), model.encode_image(x)
+        text = encoder.encode_texts(ids, tokens=True)
+        image = encoder.encode_images(x, patches=True)
+        plain = encoder.encode_texts(ids).pooled
+    for what, got, expected in (
+        ("text", plain, expected_text),
+        ("text with tokens", text.pooled, expected_text),
+        ("image with patches", image.pooled, expected_image),
+    ):
+        unit = F.normalize(got, dim=-1) - F.normalize(expected, dim=-1)
+        assert (got - expected).abs().max() <= 1e-5, what
+        assert unit.abs().max() <= 1e-5, what
+    assert image.patches.shape == (2, patches, expected_image.shape[1])
+    assert text.tokens.shape[:2] == (6, 77)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from build.models import edit_json, put
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.architecture import build_model
@@ -34,19 +35,24 @@ def model(folder: Path, seed: int, activation: str = "gelu") -> LoadedModel:
     return create_model(config, seed=seed)
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> LoadedModel:
-    return model(tmp_path, seed=1)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
 
 
-@pytest.fixture
-def tuned(tmp_path: Path, base: LoadedModel) -> LoadedModel:
+@pytest.fixture(scope="module")
+def base(folder: Path) -> LoadedModel:
+    return model(folder, seed=1)
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path, base: LoadedModel) -> LoadedModel:
     """All weights of the base changed; trained from it, says its identity."""
-    made = model(tmp_path, seed=2)
+    other = model(folder, seed=2)
     with torch.no_grad():
-        made.encoder.logit_scale.add_(0.5)
-    identity = replace(current_identity(made), base=base.identity.weights)
-    return replace(made, identity=identity, provenance={"method": "clip-ft"})
+        other.encoder.logit_scale.add_(0.5)
+    identity = replace(current_identity(other), base=base.identity.weights)
+    return replace(other, identity=identity, provenance={"method": "clip-ft"})
 
 
 def same(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:
@@ -98,14 +104,17 @@ def test_integers_come_from_the_tuned_and_equal_weights_stay() -> None:
 
 def test_names_and_shapes_must_agree() -> None:
     a, b = torch.zeros(2), torch.zeros(3)
-    with pytest.raises(
-        CompoclipError, match=r"'x' is \(2,\) in the base and nothing in the tuned model \(1 "
+    for base, tuned, said in (
+        (
+            {"x": a, "y": a},
+            {"y": a},
+            r"'x' is \(2,\) in the base and nothing in the tuned model \(1 ",
+        ),
+        ({"y": a}, {"y": a, "z": a}, r"'z' is nothing in the base and \(2,\) in"),
+        ({"y": a}, {"y": b}, r"'y' is \(2,\) in the base and \(3,\) in the tuned"),
     ):
-        interpolate_states({"x": a, "y": a}, {"y": a}, 0.5)
-    with pytest.raises(CompoclipError, match=r"'z' is nothing in the base and \(2,\) in"):
-        interpolate_states({"y": a}, {"y": a, "z": a}, 0.5)
-    with pytest.raises(CompoclipError, match=r"'y' is \(2,\) in the base and \(3,\) in the tuned"):
-        interpolate_states({"y": a}, {"y": b}, 0.5)
+        with pytest.raises(CompoclipError, match=said):
+            interpolate_states(base, tuned, 0.5)
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.01, float("nan")])
@@ -114,7 +123,7 @@ def test_alpha_is_a_share(alpha: float) -> None:
         interpolate_states({}, {}, alpha)
 
 
-def test_another_context_is_refused_with_the_reason(tmp_path: Path, base: LoadedModel) -> None:
+def test_another_context_is_refused_with_the_reason(base: LoadedModel) -> None:
     config = deepcopy(dict(base.config.model_cfg))
     config["text_cfg"]["context_length"] -= 4
     short = create_model(replace(base.config, model_cfg=config), seed=3)
@@ -132,26 +141,22 @@ def test_the_result_says_what_it_is_made_of(
     assert again.identity == mixed.identity
     assert again.identity.base == base.identity.weights
     assert again.provenance["method"] == "clip-ft"
-    made = again.provenance["wise_ft"]
-    assert (made["alpha"], made["scope"], made["mix_scale"]) == (0.25, "image", False)
-    assert made["base"]["weights"] == base.identity.weights
-    assert made["tuned"]["weights"] == tuned.identity.weights
-
-
-def adapted(folder: Path, base: LoadedModel) -> LoadedModel:
-    made = model(folder, seed=1)
-    attach_lora(made.encoder.model, Lora())
-    with torch.no_grad():
-        for parameter in lora_parameters(made.encoder.model):
-            parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
-    merge_lora(made.encoder.model)
-    identity = replace(current_identity(made), adapter=Lora().describe())
-    assert identity.base == base.identity.weights
-    return replace(made, identity=identity)
+    record = again.provenance["wise_ft"]
+    assert (record["alpha"], record["scope"], record["mix_scale"]) == (0.25, "image", False)
+    assert record["base"]["weights"] == base.identity.weights
+    assert record["tuned"]["weights"] == tuned.identity.weights
 
 
 def test_adapters_scaled_by_alpha_or_its_square(tmp_path: Path, base: LoadedModel) -> None:
-    tuned = adapted(tmp_path, base)
+    adapted = model(tmp_path, seed=1)
+    attach_lora(adapted.encoder.model, Lora())
+    with torch.no_grad():
+        for parameter in lora_parameters(adapted.encoder.model):
+            parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
+    merge_lora(adapted.encoder.model)
+    identity = replace(current_identity(adapted), adapter=Lora().describe())
+    assert identity.base == base.identity.weights
+    tuned = replace(adapted, identity=identity)
     ours, theirs = base.encoder.model.state_dict(), tuned.encoder.model.state_dict()
     for wise_lora, share in (("merged", 0.4), ("squared", 0.16)):
         mixed = interpolate(base, tuned, 0.4, wise_lora=wise_lora)  # type: ignore[arg-type]
@@ -203,9 +208,9 @@ def test_a_mean_is_that_of_all_weights(tmp_path: Path) -> None:
         if value.is_floating_point():
             expected = sum(state[name].double() for state in states) / 3
             torch.testing.assert_close(value, expected.float(), atol=1e-6, rtol=1e-6)
-    made = mixed.provenance["soup"]
-    assert [each["weights"] for each in made] == [current_identity(m).weights for m in models]
-    assert [each["name"] for each in made] == [m.name for m in models]
+    assert [(part["weights"], part["name"]) for part in mixed.provenance["soup"]] == [
+        (current_identity(model).weights, model.name) for model in models
+    ]
     same_thing = average([models[0], models[0]])
     assert same_thing.identity.weights == models[0].identity.weights
 
@@ -216,10 +221,8 @@ def test_a_mean_takes_two_models_of_one_kind(tmp_path: Path, base: LoadedModel) 
     quick = model(tmp_path, 2, "quick_gelu")
     with pytest.raises(CompoclipError, match=r"cannot be mixed .*activation.*; average"):
         average([base, quick])
-    data = json.loads((tmp_path / "config.json").read_text())
-    data["model_cfg"]["vision_cfg"]["width"] = 64
-    (tmp_path / "wide.json").write_text(json.dumps(data))
-    wide = create_model(read_config(tmp_path / "wide.json"), seed=1)
+    edit_json(tmp_path / "config.json", put("model_cfg", "vision_cfg", width=64))
+    wide = create_model(read_config(tmp_path / "config.json"), seed=1)
     with pytest.raises(CompoclipError, match="cannot be mixed"):
         average([base, wide])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import open_clip
 import pytest
@@ -21,6 +22,7 @@ from compoclip.models.lora import (
     lora_state,
     lora_targets,
     merge_lora,
+    merged,
 )
 from models_thin import config, timm_config, token_ids
 
@@ -28,29 +30,18 @@ IDS = token_ids([5, 9, 20, 7, 3, 9])
 RESNET = {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16, "image_size": 32}
 
 
-def pixels(size: int = 32) -> Tensor:
-    return torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+def pixels() -> Tensor:
+    return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def resnet() -> dict[str, Any]:
-    cfg = config()
-    cfg["vision_cfg"] = RESNET
-    return cfg
-
-
-def swin() -> dict[str, Any]:
-    return timm_config("swin_tiny_patch4_window7_224", timm_pool="avg")
-
-
-def features(encoder: DualEncoder, local: bool = False, size: int = 32) -> Features:
+def features(encoder: DualEncoder, local: bool = False) -> Features:
     with torch.no_grad():
-        return encoder.features(pixels(size), IDS, local)
+        return encoder.features(pixels(), IDS, local)
 
 
 def difference(one: Features, other: Features) -> float:
-    return max(
-        float((one.image - other.image).abs().max()), float((one.text - other.text).abs().max())
-    )
+    pairs = ((one.image, other.image), (one.text, other.text))
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 def shake(network: nn.Module, seed: int = 3) -> None:
@@ -64,7 +55,7 @@ def shake(network: nn.Module, seed: int = 3) -> None:
 def only_adapters_learn(network: nn.Module) -> None:
     network.requires_grad_(False)
     for parameter in lora_parameters(network):
-        parameter.requires_grad_(True)
+        parameter.requires_grad_()
 
 
 def test_sizes_on_vit_b_32_are_those_of_the_released_code() -> None:
@@ -97,8 +88,7 @@ def test_training_starts_from_the_base_and_merging_changes_nothing(lora: Lora) -
     adapters = lora_state(network)
     merge_lora(network)
     assert lora_state(network) == {}
-    merged = features(encoder, local=True)
-    assert difference(merged, unmerged) <= 1e-5
+    assert difference(features(encoder, local=True), unmerged) <= 1e-5
     assert torch.allclose(network.encode_image(pixels()), own, atol=1e-5)
     state = network.state_dict()
     assert state.keys() == plain.keys()
@@ -112,7 +102,7 @@ def test_training_starts_from_the_base_and_merging_changes_nothing(lora: Lora) -
 
 
 def test_a_resnet_has_nothing_to_adapt_but_its_text_tower() -> None:
-    network = build_model(resnet())
+    network = build_model({**config(), "vision_cfg": RESNET})
     encoder = DualEncoder(network)
     base = features(encoder.eval())
     assert all(not t.name.startswith("visual.") for t in lora_targets(network, Lora()))
@@ -129,16 +119,12 @@ def test_a_resnet_has_nothing_to_adapt_but_its_text_tower() -> None:
 
 
 def test_timm_trunks_are_adapted_by_the_names_of_their_layers() -> None:
-    network = build_model(swin())
+    network = build_model(timm_config("swin_tiny_patch4_window7_224"))
     names = [t.name for t in lora_targets(network, Lora(towers="image"))]
     blocks = 2 + 2 + 6 + 2
     assert len(names) == 4 * blocks
-    assert {name.split(".", 6)[-1] for name in names} == {
-        "attn.qkv.weight",
-        "attn.proj.weight",
-        "mlp.fc1.weight",
-        "mlp.fc2.weight",
-    }
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    assert {name.split(".", 6)[-1] for name in names} == {f"{layer}.weight" for layer in layers}
     assert lora_targets(network, Lora(targets="+conv"))[-1].name.endswith("patch_embed.proj.weight")
     mobile = build_model(timm_config("mobilenetv2_050", 64))
     assert all(not t.name.startswith("visual.") for t in lora_targets(mobile, Lora()))
@@ -167,10 +153,9 @@ def test_initial_values() -> None:
         else:  # Kaiming-uniform: bound 1 / sqrt(d_in)
             bound = 1 / math.sqrt(value.shape[1])
             assert 0.5 * bound < value.abs().max() <= bound
-    again = build_model(config())
+    again, other = build_model(config()), build_model(config())
     attach_lora(again, Lora(), seed=5)
     assert all(torch.equal(value, state[name]) for name, value in lora_state(again).items())
-    other = build_model(config())
     attach_lora(other, Lora(init="xavier_ab"), seed=5)
     for name, value in lora_state(other).items():
         assert value.any() == (name.endswith(".a") or "in_proj" in name), name
@@ -187,51 +172,36 @@ def test_gradients_of_adapters_are_those_of_the_formula(recompute: bool) -> None
     only_adapters_learn(network)
     encoder.set_grad_checkpointing(recompute)
 
-    def loss(f: Features) -> Tensor:
-        assert f.patches is not None
-        assert f.tokens is not None
-        return (f.image @ f.text.T).square().sum() + f.patches.sum() * f.tokens.mean()
+    def gradients() -> dict[str, Tensor]:
+        f = encoder.features(pixels(), IDS, local=True)
+        loss = (f.image @ f.text.T).square().sum() + f.patches.sum() * f.tokens.mean()
+        loss.backward()
+        return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
 
-    loss(encoder.features(pixels(), IDS, local=True)).backward()
-    adapters = lora_state(network)
-    found = {
-        name: parameter.grad.clone()
-        for name, parameter in network.named_parameters()
-        if parameter.grad is not None
-    }
-    assert len(found) == len(adapters)
+    adapters, ours = lora_state(network), gradients()
+    assert len(ours) == len(adapters)
     merge_lora(network)
     network.requires_grad_(True)
-    loss(encoder.features(pixels(), IDS, local=True)).backward()
+    whole = gradients()
     for target in lora_targets(network, lora):
-        gradient = network.get_parameter(target.name).grad
-        assert gradient is not None
+        gradient = whole[target.name]
         a, b = adapters[f"{target.name}.a"], adapters[f"{target.name}.b"]
         path, _, parameter = target.name.rpartition(".")
-        place = f"{path}.parametrizations.{parameter}.0"
-        scale = lora.scaling
-        torch.testing.assert_close(
-            found[f"{place}.a"], scale * b.T @ gradient, atol=2e-4, rtol=1e-3
-        )
-        torch.testing.assert_close(
-            found[f"{place}.b"], scale * gradient @ a.T, atol=2e-4, rtol=1e-3
-        )
+        for name, expected in (("a", b.T @ gradient), ("b", gradient @ a.T)):
+            value = ours[f"{path}.parametrizations.{parameter}.0.{name}"]
+            torch.testing.assert_close(value, lora.scaling * expected, atol=2e-4, rtol=1e-3)
 
 
-def test_a_weight_is_merged_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compoclip.models import lora
-
+def test_a_weight_is_merged_once_per_call() -> None:
     network = build_model(config())
     encoder = DualEncoder(network).eval()
     count = len(attach_lora(network, Lora(towers="text")))
-    calls = []
-    real = lora.merged
-    monkeypatch.setattr(lora, "merged", lambda *a: (calls.append(1), real(*a))[1])
-    encoder.encode_texts(token_ids([3] * 300 + [20] * 300))  # two buckets
-    assert len(calls) == count
+    with mock.patch("compoclip.models.lora.merged", wraps=merged) as calls:
+        encoder.encode_texts(token_ids([3] * 300 + [20] * 300))  # two buckets
+    assert calls.call_count == count
 
 
-def test_adapters_are_added_in_full_precisionunder_autocast() -> None:
+def test_adapters_are_added_in_full_precision_under_autocast() -> None:
     """bfloat16 would lose changes below 2^-9 of a weight."""
     network = build_model(config())
     attach_lora(network, Lora(towers="text"))
@@ -267,8 +237,6 @@ def test_a_frozen_tower_is_left_out_of_the_graph(frozen: str) -> None:
     network.logit_scale.requires_grad_(True)
     encoder.train()
     found = encoder.features(pixels(), IDS, local=True)
-    assert found.patches is not None
-    assert found.tokens is not None
     assert found.image.requires_grad == found.patches.requires_grad == (frozen == "text")
     assert found.text.requires_grad == found.tokens.requires_grad == (frozen == "image")
     assert network.visual.training == (frozen == "text")

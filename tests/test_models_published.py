@@ -22,8 +22,7 @@ from models_thin import config, only_known
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
-RESNET = config(vision={"layers": [1, 1, 1, 1], "width": 8}, text=TEXT)
-RESNET["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8}
+RESNET = {**SMALL, "vision_cfg": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8}}
 
 
 @pytest.fixture(autouse=True)
@@ -67,33 +66,24 @@ def open_clip_trainer(state: dict[str, Tensor], prefix: str = "") -> dict[str, A
     }
 
 
-def gnm(state: dict[str, Tensor]) -> dict[str, Any]:
-    """What GNM-CLIP's script saves from OpenAI's package: float16 layers, a loss tensor."""
-    half = {k: v.half() if v.ndim >= 2 else v for k, v in state.items()}
-    return {
-        "epoch": 9,
-        "model_state_dict": half,
-        "optimizer_state_dict": {"state": {}, "param_groups": []},
-        "loss": torch.tensor(0.3, requires_grad=True),
-    }
-
-
-def tripletclip(state: dict[str, Tensor]) -> dict[str, Any]:
-    """TripletCLIP's fine-tuning script: bfloat16 possible."""
-    return {
-        "epoch": 4,
-        "model_state_dict": {k: v.bfloat16() for k, v in state.items()},
-        "optimizer_state_dict": {},
-    }
-
-
 LAYOUTS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "plain": dict,
     "negclip": lambda state: open_clip_trainer(state, "module."),
     "ce_clip": open_clip_trainer,
     "compiled": lambda state: open_clip_trainer(state, "module._orig_mod."),
-    "gnm": gnm,
-    "tripletclip": tripletclip,
+    # GNM-CLIP's script saves OpenAI's package: float16 layers, a loss tensor.
+    "gnm": lambda state: {
+        "epoch": 9,
+        "model_state_dict": {k: v.half() if v.ndim >= 2 else v for k, v in state.items()},
+        "optimizer_state_dict": {"state": {}, "param_groups": []},
+        "loss": torch.tensor(0.3, requires_grad=True),
+    },
+    # TripletCLIP's fine-tuning script: bfloat16 possible.
+    "tripletclip": lambda state: {
+        "epoch": 4,
+        "model_state_dict": {k: v.bfloat16() for k, v in state.items()},
+        "optimizer_state_dict": {},
+    },
     "openai": lambda state: {
         **state,
         "input_resolution": torch.tensor(32),

@@ -4,6 +4,7 @@ is, is said."""
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.errors import CompoclipError
 from compoclip.models.architecture import build_model
-from compoclip.models.checkpoint import (
-    LoadedModel,
-    create_model,
-    format_of,
-    load_model,
-    save_model,
-)
+from compoclip.models.checkpoint import LoadedModel, create_model, format_of, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import inspect_model, interpolate
 from compoclip.models.weights import load_into, read_state_dict
@@ -31,6 +26,8 @@ from models_thin import config, timm_config
 
 NAME = "visual.proj"
 FOLDER = "open_clip_model.safetensors"
+RESNET = {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16}
+SIGLIP = {"no_causal_mask": True, "pool_type": "last"}
 TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
 
 
@@ -39,10 +36,16 @@ def model() -> LoadedModel:
     return create_model(ModelConfig(TINY))
 
 
+@pytest.fixture(scope="module")
+def written(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "model"
+    save_model(model, folder)
+    return folder
+
+
 @pytest.fixture
-def folder(model: LoadedModel, tmp_path: Path) -> Path:
-    save_model(model, tmp_path / "model")
-    return tmp_path / "model"
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "model")
 
 
 class Draws(TorchDispatchMode):
@@ -52,9 +55,7 @@ class Draws(TorchDispatchMode):
         super().__init__()
         self.values = 0
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         found = function(*args, **(kwargs or {}))
         if found is not None and torch.Tag.nondeterministic_seeded in function.tags:
             self.values += found.numel()
@@ -64,18 +65,17 @@ class Draws(TorchDispatchMode):
 @pytest.mark.parametrize(
     "cfg",
     [
-        config(),
-        config(vision={"layers": [1, 1, 1, 1], "width": 8, "head_width": 16}),
-        timm_config("resnet10t", 64),
-        timm_config("vit_tiny_patch16_224"),
-        timm_config("swin_mini_patch4_window4_64", 64),
-        timm_config("convnext_atto", 64),
-        config(text={"no_causal_mask": True, "pool_type": "last"}, init_logit_bias=-10.0),
-        config(custom_text=True),
+        pytest.param(config(), id="vit"),
+        pytest.param(config(vision=RESNET), id="resnet"),
+        pytest.param(timm_config("resnet10t", 64), id="timm resnet"),
+        pytest.param(timm_config("vit_tiny_patch16_224"), id="timm vit"),
+        pytest.param(timm_config("swin_mini_patch4_window4_64", 64), id="swin"),
+        pytest.param(timm_config("convnext_atto", 64), id="convnext"),
+        pytest.param(config(text=SIGLIP, init_logit_bias=-10.0), id="siglip"),
+        pytest.param(config(custom_text=True), id="custom text"),
     ],
-    ids=["vit", "resnet", "timm resnet", "timm vit", "swin", "convnext", "siglip", "custom text"],
 )
-def test_what_is_loaded_is_not_drawn_before(cfg: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_loaded_is_not_drawn_before(cfg: dict[str, Any]) -> None:
     made = build_model(cfg, 3)
     before = torch.random.get_rng_state()
     with Draws() as drawn:
@@ -114,7 +114,7 @@ def with_value(state: dict[str, Tensor], value: float) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused_by_every_reader(
-    model: LoadedModel, folder: Path, tmp_path: Path, value: float
+    written: Path, folder: Path, tmp_path: Path, value: float
 ) -> None:
     state = with_value(load_file(folder / FOLDER), value)
     save_file(state, folder / FOLDER)
@@ -126,10 +126,9 @@ def test_weights_that_are_not_finite_are_refused_by_every_reader(
             inspect_model(str(source))
     with pytest.raises(CompoclipError, match=said):
         load_model(folder)
-    save_model(model, tmp_path / "base")
     file = str(tmp_path / "w.pt")
     with pytest.raises(CompoclipError, match=said):
-        format_of(file).load_on(file, str(tmp_path / "base"), "gelu")
+        format_of(file).load_on(file, str(written), "gelu")
 
 
 def test_a_model_that_is_not_finite_is_neither_mixed_nor_saved(
@@ -138,13 +137,14 @@ def test_a_model_that_is_not_finite_is_neither_mixed_nor_saved(
     broken = load_model(folder)
     network = broken.encoder.model
     network.load_state_dict(with_value(network.state_dict(), float("nan")))
-    said = f"'{NAME}' holds values that are not finite"
-    with pytest.raises(CompoclipError, match=said):
-        interpolate(load_model(folder), broken, 0.5)
-    with pytest.raises(CompoclipError, match=said):
-        save_model(broken, tmp_path / "out")
-    with pytest.raises(CompoclipError, match=said):
-        save_model(broken, tmp_path / "out", form="hf")
+    actions: tuple[Callable[[], object], ...] = (
+        lambda: interpolate(load_model(folder), broken, 0.5),
+        lambda: save_model(broken, tmp_path / "out"),
+        lambda: save_model(broken, tmp_path / "out", form="hf"),
+    )
+    for action in actions:
+        with pytest.raises(CompoclipError, match=f"'{NAME}' holds values that are not finite"):
+            action()
     assert not (tmp_path / "out").exists()
 
 
@@ -164,17 +164,15 @@ def test_weights_that_are_no_floats_are_refused(folder: Path, dtype: torch.dtype
 
 
 def test_halves_and_what_only_counts_may_be_as_they_are(tmp_path: Path) -> None:
-    resnet = config(vision={"layers": [1, 1, 1, 1], "image_size": 32, "width": 8})
-    del resnet["vision_cfg"]["patch_size"]
-    resnet["text_cfg"]["vocab_size"] = 49408
-    resnet["vision_cfg"]["head_width"] = 8
-    save_model(create_model(ModelConfig(resnet)), tmp_path / "m")
-    state = load_file(tmp_path / "m" / FOLDER)
+    resnet = {**TINY, "vision_cfg": {**RESNET, "image_size": 32, "head_width": 8}}
+    folder = tmp_path / "m"
+    save_model(create_model(ModelConfig(resnet)), folder)
+    state = load_file(folder / FOLDER)
     assert {v.dtype for v in state.values()} == {torch.float32, torch.int64}
     halves = {k: v.bfloat16() if v.is_floating_point() else v for k, v in state.items()}
-    save_file(halves, tmp_path / "m" / FOLDER)
-    (tmp_path / "m" / "compoclip.json").unlink()
-    assert load_model(tmp_path / "m").encoder.model.state_dict().keys() == state.keys()
+    save_file(halves, folder / FOLDER)
+    (folder / "compoclip.json").unlink()
+    assert load_model(folder).encoder.model.state_dict().keys() == state.keys()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
