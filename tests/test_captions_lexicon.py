@@ -11,6 +11,7 @@ from types import ModuleType
 import build_lexicon
 import pytest
 
+from build.tables import write_text
 from compoclip import captions, language, rewrites
 from compoclip.captions.lexicon import Lexicon, lexicon
 from compoclip.captions.lists import WordLists, word_lists
@@ -202,23 +203,14 @@ FOLDERS = [Path(str(room.__file__)).parent for room in (captions, rewrites)]
 FILES = [path for folder in FOLDERS for path in sorted((folder / "data").glob("*.txt"))]
 
 
-@pytest.fixture
-def lists(tmp_path: Path) -> WordLists:
-    path = tmp_path / "lists.txt"
-    path.write_text(FILE, encoding="utf-8")
-    return WordLists(path)
-
-
-def test_the_format(lists: WordLists) -> None:
+def test_the_format(tmp_path: Path) -> None:
+    lists = WordLists(write_text(tmp_path / "lists.txt", FILE))
     assert lists.rows() == ("loose words",)
     assert lists["phrases"] == {"in front of", "on", "under"}
-    assert lists["more"] == {"in front of", "on", "under", "beside"}
+    assert lists["more"] == lists["phrases"] | {"beside"}
     assert lists.groups("phrases") == (("in front of", "on"), ("under",))
-    assert lists.table("kinds") == {
-        "cat": ("lion", "tiger"),
-        "dog": ("hound",),
-        "wolf": ("hound",),
-    }
+    kinds = {"cat": ("lion", "tiger"), "dog": ("hound",), "wolf": ("hound",)}
+    assert lists.table("kinds") == kinds
     assert lists.keys_of("kinds") == {"lion": "cat", "tiger": "cat", "hound": "wolf"}
     with pytest.raises(KeyError):
         lists["none"]

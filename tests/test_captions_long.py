@@ -10,13 +10,15 @@ import pickle
 import sqlite3
 import threading
 import zlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import compoclip.captions.store as store_module
-from build.tables import write_jsonl
+from build.runs import TABLE, command
+from build.tables import write_jsonl, write_text
 from compoclip.captions import chunks
 from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context
@@ -33,13 +35,11 @@ from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
-from compoclip.models.checkpoint import create_model, load_model, save_model
-from compoclip.models.config import read_config
+from compoclip.models.checkpoint import load_model
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_names, rng_for
 from method_data import arguments
 from record_files import lines, write_lines
 from rewrite_facts import PARTS
-from train_helpers import FEW, write_config, write_data
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -153,14 +153,15 @@ def test_filling_adds_what_is_missing(tmp_path: Path) -> None:
 def test_foreign_and_unreachable_files_are_one_line_errors(tmp_path: Path) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("these are no parses\n" * 100)
-    with pytest.raises(CompoclipError, match=r"notes\.txt: not a parse store .* choose another"):
-        ParseStore(foreign)
+    for place, said in (
+        (foreign, r"notes\.txt: not a parse store .* choose another"),
+        (foreign / "below" / "parses.sqlite", "cannot be written"),
+        (tmp_path, "cannot use the parse store"),
+    ):
+        with pytest.raises(CompoclipError, match=said) as caught:
+            ParseStore(place)
+        assert "\n" not in str(caught.value)
     assert foreign.read_text().startswith("these are no parses")
-    with pytest.raises(CompoclipError, match="cannot be written"):
-        ParseStore(foreign / "below" / "parses.sqlite")
-    with pytest.raises(CompoclipError, match="cannot use the parse store") as caught:
-        ParseStore(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,6 +217,11 @@ def test_connections_are_closed_with_the_store_and_with_their_thread(
 
 
 # --- Long captions: parsed up to a bound, or cut into sentences. ---
+
+
+def table(folder: Path, captions: Sequence[object]) -> str:
+    rows = [{"image": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
+    return str(write_jsonl(folder / "t.jsonl", rows))
 
 
 LONG = " ".join(["A red cat on a mat next to a small dog."] * 1600)  # as long as readers take
@@ -298,10 +304,8 @@ def test_only_parts_of_a_cut_caption_are_rewritten() -> None:
 
 
 def test_training_shows_the_model_the_caption_and_counts_what_was_cut(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    rows = [{"image": f"{i}.jpg", "caption": text} for i, text in enumerate((LONG, SHORT, LONG))]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    captions = prepare_captions(open_source(str(path)), ParseStore(tmp_path / "p.sqlite"), 1)
+    source = open_source(table(tmp_path, [LONG, SHORT, LONG]))
+    captions = prepare_captions(source, ParseStore(tmp_path / "p.sqlite"), 1)
     assert captions.cut == 2
     assert captions[LONG] == parse(LONG)
     plan = TextPlan(CaptionPlan(("graph-positive", "negclip")), parsed=captions)
@@ -312,31 +316,17 @@ def test_training_shows_the_model_the_caption_and_counts_what_was_cut(tmp_path: 
 
 
 def test_a_run_says_and_records_what_was_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    squares: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    table = write_data(tmp_path / "data", count=8)
-    rows = table.read_text().splitlines()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(squares / "cache"))
+    data = squares / TABLE
+    rows = data.read_text().splitlines()[:9]
     rows[1] = f"0.png\t{LONG}"
-    table.write_text("\n".join(rows) + "\n")
-    model = create_model(read_config(write_config(tmp_path / "config.json", merges=FEW)), seed=1)
-    save_model(model, tmp_path / "model")
-    options = ["--model", str(tmp_path / "model"), "--data", str(table), "--device", "cpu"]
-    options += ["--batch-size", "4", "--epochs", "1", "--workers", "0", "--seed", "0"]
-    assert main(["train", "negclip", *options, "--out", str(tmp_path / "run")]) == 0
+    write_text(data, "\n".join(rows) + "\n")
+    assert main(command(squares, "run", "--batch-size=4", method="negclip")) == 0
     assert "1 caption cut before parsing: longer than any model reads" in capsys.readouterr().err
-    made = json.loads((tmp_path / "run" / "model" / "compoclip.json").read_text())
-    assert _found(made, "cut") == 1
-    assert _found(made, "truncated") == 1
-
-
-def _found(record: object, key: str) -> object:
-    """The value of a key, however deep."""
-    if isinstance(record, dict):
-        if key in record:
-            return record[key]
-        return next((v for v in (_found(r, key) for r in record.values()) if v is not None), None)
-    return None
+    record = load_model(squares / "run" / "model").provenance["run"]
+    assert (record["cut"], record["truncated"]) == (1, 1)
 
 
 @pytest.mark.parametrize("verb", ["parse", "rewrite"])
@@ -357,7 +347,6 @@ def test_texts_files_and_shards_say_how_many_captions_were_cut(
     assert json.loads(capsys.readouterr().out)["captions_cut"] == 2
     assert [r["caption"] for r in lines(out)] == [beginning(LONG), SHORT, beginning(LONG)]
     shards = tmp_path / "in"
-    shards.mkdir()
     write_jsonl(shards / "000.jsonl", ({"caption": text} for text in (LONG, SHORT, LONG)))
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), *options]) == 0
     assert "2 captions cut" in capsys.readouterr().err
@@ -410,11 +399,6 @@ def test_only_sentences_of_4_to_34_words_are_kept() -> None:
     by_length = {n: " ".join(["Word", *["word"] * (n - 1)]) for n in (3, 4, 34, 35)}
     kept = sentences(". ".join(by_length.values()))
     assert [len(sentence.split()) for sentence in kept] == [4, 34]
-
-
-def table(folder: Path, captions: list[object]) -> str:
-    rows = [{"image": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
-    return str(write_jsonl(folder / "t.jsonl", rows))
 
 
 DESCRIPTION = (
