@@ -3,7 +3,7 @@ an image tower that averages its patches, and, as published, the vocabulary of B
 
 from __future__ import annotations
 
-import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import compoclip
+from build.tables import write_json
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
 from method_data import arguments
@@ -46,7 +47,7 @@ def write_model(folder: Path, layout: str, bert: bool = False) -> Path:
 
     bert: with the files of a tokenizer of BERT's kind, of few words.
     """
-    cfg: dict[str, Any] = json.loads(json.dumps(LAYOUTS[layout]))
+    cfg: dict[str, Any] = deepcopy(LAYOUTS[layout])
     folder.mkdir()
     if bert:
         import transformers
@@ -58,8 +59,7 @@ def write_model(folder: Path, layout: str, bert: bool = False) -> Path:
     torch.manual_seed(0)
     model = CLIP(cfg["embed_dim"], cfg["vision_cfg"], cfg["text_cfg"])
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    whole = {"model_cfg": cfg, "preprocess_cfg": PREPROCESS}
-    (folder / "open_clip_config.json").write_text(json.dumps(whole))
+    write_json(folder / "open_clip_config.json", {"model_cfg": cfg, "preprocess_cfg": PREPROCESS})
     return folder
 
 
@@ -83,28 +83,23 @@ def require_equal_features(folder: Path, tmp_path: Path) -> None:
         assert np.abs(ours.encode_texts(caption) - texts[k]).max() < 1e-5
 
 
-def train_two_steps(folder: Path, world: Path, run: Path) -> None:
-    """Train CLIC, and require another model that open_clip loads as well."""
+@pytest.mark.parametrize("bert", [False, True], ids=["clip's words", "bert's words"])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_features_are_those_of_open_clip_before_and_after_clic_trains(
+    layout: str, bert: bool, world: Path, tmp_path: Path
+) -> None:
+    if bert:
+        pytest.importorskip("transformers", reason="needs the extra hf")
+    folder, run = write_model(tmp_path / "model", layout, bert), tmp_path / "run"
+    require_equal_features(folder, tmp_path)
     steps = [f"--model={folder}", "--max-steps=2"]
     assert main(arguments(world, "clic", run, *steps)) == 0
-    before, after = load_model(folder), load_model(run / "model")
-    assert after.identity.base == before.identity.weights != after.identity.weights
+    before, after = load_model(folder).identity, load_model(run / "model").identity
+    assert before.context_length == CONTEXTS[layout]
+    assert after.base == before.weights != after.weights
     for name in ("context_length", "tokenizer", "resize_mode", "interpolation"):
-        assert getattr(after.identity, name) == getattr(before.identity, name)
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_features_are_those_of_open_clip(layout: str, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", layout)
-    require_equal_features(folder, tmp_path)
-    assert load_model(folder).identity.context_length == CONTEXTS[layout]
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_clic_trains(layout: str, world: Path, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", layout)
-    train_two_steps(folder, world, tmp_path / "run")
-    require_equal_features(tmp_path / "run" / "model", tmp_path)
+        assert getattr(after, name) == getattr(before, name)
+    require_equal_features(run / "model", tmp_path)
 
 
 def test_weights_alone_need_the_name_of_the_architecture(
@@ -118,12 +113,3 @@ def test_weights_alone_need_the_name_of_the_architecture(
     tuned = load_model(f"CLIPA@{tmp_path / 'clic.pt'}")
     assert tuned.identity.weights == loaded.identity.weights
     assert tuned.identity.architecture == "CLIPA"
-
-
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_with_the_tokenizer_of_bert(layout: str, world: Path, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="needs the extra hf")
-    folder = write_model(tmp_path / "model", layout, bert=True)
-    require_equal_features(folder, tmp_path)
-    train_two_steps(folder, world, tmp_path / "run")
-    require_equal_features(tmp_path / "run" / "model", tmp_path)
