@@ -92,17 +92,17 @@ def running() -> Iterator[Hub]:
             if "hf_test" not in self.headers.get("Authorization", ""):
                 return self.reply({"error": "who are you?"}, 401)
             if path == "/api/repos/create":
-                made = json.loads(body)
-                hub.created.append(made)
-                name = f"{made['organization']}/{made['name']}"
+                repository = json.loads(body)
+                hub.created.append(repository)
+                name = f"{repository['organization']}/{repository['name']}"
                 hub.repositories.setdefault(name, {})
                 return self.reply({"url": f"{hub.url}/{name}", "id": name, "name": name})
             match = re.fullmatch(r"/api/models/(.+)/(preupload|commit)/main", path)
             assert match is not None, path
             if match[2] == "preupload":
-                named = [each["path"] for each in json.loads(body)["files"]]
                 mode = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                return self.reply({"files": [{"path": name, **mode} for name in named]})
+                files = [{"path": file["path"], **mode} for file in json.loads(body)["files"]]
+                return self.reply({"files": files})
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]
                 if line["key"] == "header":

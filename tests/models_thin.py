@@ -47,6 +47,11 @@ def only_known(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, dict[str, An
     monkeypatch.setattr(open_clip, "get_model_config", lambda name: deepcopy(known[name]))
 
 
+def pixels(size: int = 32, count: int = 2) -> torch.Tensor:
+    """Return random images."""
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
 def token_ids(lengths: list[int], context: int = 20, seed: int = 0) -> torch.Tensor:
     """(T, context) rows: start, random words, end at position length - 1, zeros."""
     generator = torch.Generator().manual_seed(seed)

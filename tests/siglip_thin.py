@@ -13,6 +13,7 @@ from timm.models import is_model, register_model
 from torch import nn
 
 from compoclip.models.architecture import TANH, register
+from tiny_transformers import word_tokenizer
 
 WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
 
@@ -32,16 +33,8 @@ if not is_model("vit_thin_patch8_siglip_32"):
 def write_siglip(folder: Path, **text: Any) -> Any:
     """A SiglipModel with random weights and a tokenizer of a few words; the model."""
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]")
-    inner = tokenizers.Tokenizer(words)
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    inner.post_processor = tokenizers.processors.TemplateProcessing(
-        "$A [EOS]", None, [("[EOS]", 1)]
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]"
-    ).save_pretrained(folder)
+    tokens = {"pad_token": "[PAD]", "eos_token": "[EOS]", "unk_token": "[UNK]"}
+    word_tokenizer(WORDS, "$A [EOS]", **tokens).save_pretrained(folder)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     vision = {"intermediate_size": 128, "image_size": 32, "patch_size": 8}
     text = {"intermediate_size": 100, "vocab_size": 16, "max_position_embeddings": 12, **text}

@@ -13,7 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from build.photos import noise
+from build.photos import noise, write_photo
+from build.tables import write_jsonl
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.captions.parser import parse
@@ -227,17 +228,16 @@ def test_other_models_are_measured_where_one_fails(
     file = write(
         tmp_path, MODEL.replace("return [float", "raise MemoryError('8 GB')\n        return [float")
     )
-    Image.new("RGB", (64, 64), "red").save(tmp_path / "a.png")
-    (tmp_path / "foils").mkdir()
-    line = '{"image": "a.png", "caption": "a red wall", "negative_caption": "a green wall"}\n'
-    (tmp_path / "foils" / "walls.jsonl").write_text(line)
+    write_photo(tmp_path / "a.png", colour="red", size=(64, 64))
+    row = {"image": "a.png", "caption": "a red wall", "negative_caption": "a green wall"}
+    write_jsonl(tmp_path / "foils" / "walls.jsonl", [row])
     options = ["--on", "foils", f"--data={tmp_path}", f"--out={tmp_path / 'out'}", "--device=cpu"]
     models = [f"{file}:Lengths", f"{file}:Colours"]
     assert main(["evaluate", *models, *options]) == 1
-    said = capsys.readouterr()
-    assert "Lengths is left out: mine.py:Lengths: MemoryError: 8 GB" in said.err
-    assert "Colours" in said.out
-    assert [each.model for each in load_results(tmp_path / "out")] == ["Colours"]
+    shown = capsys.readouterr()
+    assert "Lengths is left out: mine.py:Lengths: MemoryError: 8 GB" in shown.err
+    assert "Colours" in shown.out
+    assert [result.model for result in load_results(tmp_path / "out")] == ["Colours"]
 
 
 # --- Scores of pairs of a checkpoint, against plain loops over patches, tokens, windows, units. ---

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,9 +70,17 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def indexed(photos: Path, encoder: ModelEncoder, world: Path, out: Path, **more: Any) -> PhotoIndex:
-    model = str(world / "base")
-    return index_photos(Request(str(photos)), encoder, out, model, BATCH, **more)
+Index = Callable[..., PhotoIndex]
+
+
+@pytest.fixture(scope="module")
+def index(photos: Path, encoder: ModelEncoder, world: Path) -> Index:
+    """Index the photos in a file, which is all that has to be named."""
+
+    def indexed(out: Path, **more: Any) -> PhotoIndex:
+        return index_photos(Request(str(photos)), encoder, out, str(world / "base"), BATCH, **more)
+
+    return indexed
 
 
 def once(first_row: int, task_row: int) -> bool:
@@ -108,26 +116,19 @@ def killed_pack(
 
 
 @pytest.mark.slow
-def test_an_index_is_that_of_one_process(
-    two_workers: Path, photos: Path, encoder: ModelEncoder, world: Path, tmp_path: Path
-) -> None:
+def test_an_index_is_that_of_one_process(two_workers: Path, index: Index, tmp_path: Path) -> None:
     for vectors in ("float32", "int8"):
         one, many = tmp_path / f"one-{vectors}", tmp_path / f"many-{vectors}"
-        indexed(photos, encoder, world, one, vectors=vectors)
-        index = indexed(photos, encoder, world, many, vectors=vectors, engine="ray")
+        index(one, vectors=vectors)
+        written = index(many, vectors=vectors, engine="ray")
         assert one.read_bytes() == many.read_bytes()
-    assert index.about["changes"]["encoded"] == len(index.names) == PHOTOS - 1
-    assert [*index.about["unreadable"]] == ["03.png"]
+    assert written.about["changes"]["encoded"] == len(written.names) == PHOTOS - 1
+    assert [*written.about["unreadable"]] == ["03.png"]
 
 
 @pytest.mark.slow
 def test_photos_of_shards_are_read_by_the_workers(
-    two_workers: Path,
-    photos: Path,
-    encoder: ModelEncoder,
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    two_workers: Path, photos: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All paths are relative: workers are in another folder."""
     monkeypatch.chdir(tmp_path)
@@ -144,41 +145,30 @@ def test_photos_of_shards_are_read_by_the_workers(
 
 @pytest.mark.slow
 def test_a_killed_worker_changes_nothing(
-    mark: Path,
-    photos: Path,
-    encoder: ModelEncoder,
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    mark: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compoclip.search.photos._encode", killed)
-    indexed(photos, encoder, world, tmp_path / "many", engine="ray")
+    index(tmp_path / "many", engine="ray")
     assert mark.exists()
-    indexed(photos, encoder, world, tmp_path / "one")
+    index(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
 
 
 @pytest.mark.slow
 def test_a_stopped_index_resumes(
-    mark: Path,
-    photos: Path,
-    encoder: ModelEncoder,
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    mark: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compoclip.search.photos._encode", failing)
     out = tmp_path / "many"
     with pytest.raises(CompoclipError, match=r"^photos: the disk is gone; try again$"):
-        indexed(photos, encoder, world, out, engine="ray")
+        index(out, engine="ray")
     part = read_index(out)
     assert (len(part.names), len(part.about["unreadable"])) == (15, 1)
     assert part.about["left_out"] == {"not yet encoded": PHOTOS - 16}
-    index = indexed(photos, encoder, world, out, engine="ray")
-    assert index.about["changes"] == {"encoded": PHOTOS - 16, "unchanged": 15, "removed": 0}
-    whole = indexed(photos, encoder, world, tmp_path / "one")
-    assert np.array_equal(index.features[:], whole.features[:])
-    assert (index.names, index.stamps) == (whole.names, whole.stamps)
+    resumed, whole = index(out, engine="ray"), index(tmp_path / "one")
+    assert resumed.about["changes"] == {"encoded": PHOTOS - 16, "unchanged": 15, "removed": 0}
+    assert np.array_equal(resumed.features[:], whole.features[:])
+    assert (resumed.names, resumed.stamps) == (whole.names, whole.stamps)
 
 
 @pytest.mark.slow
@@ -244,10 +234,7 @@ def test_tasks_at_once_are_those_that_fit_on_machines(
 
 @pytest.mark.parametrize("verb", ["rewrite", "index", "data pack"])
 def test_without_ray_the_extra_is_named(
-    verb: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     write_rows(tmp_path / "in")

@@ -31,6 +31,7 @@ from compoclip.models.formats.adapters import (
     save_adapter,
 )
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
+from models_thin import pixels
 from train_helpers import FEW, write_config
 
 
@@ -67,10 +68,10 @@ def write_adapter(base: LoadedModel, folder: Path, lora: Lora | None = None) -> 
 
 
 def outputs(model: LoadedModel) -> tuple[Tensor, Tensor]:
-    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    ids = model.tokenizer(["a red square", "a wall"])
     with torch.no_grad():
-        found = model.encoder.eval().features(pixels, model.tokenizer(["a red square", "a wall"]))
-    return found.image, found.text
+        features = model.encoder.eval().features(pixels(), ids)
+    return features.image, features.text
 
 
 def close(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:

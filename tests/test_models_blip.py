@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from build.photos import write_photo
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -25,6 +26,8 @@ from compoclip_world.captions import captions_for
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import WorldConfig
 from method_data import write_world
+from models_thin import pixels
+from tiny_transformers import word_tokenizer
 from train_helpers import FEW
 
 TEXTS = ["a red star", "there is a blue mug left of a red star", "a mug"]
@@ -45,16 +48,10 @@ def words() -> list[str]:
 def write_blip(folder: Path, **text: Any) -> Any:
     """A BlipForImageTextRetrieval with random weights and a tokenizer of words; the model."""
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {word: i for i, word in enumerate(words())}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    inner.normalizer = tokenizers.normalizers.Lowercase()
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    marks = [("[CLS]", 1), ("[SEP]", 2)]
-    inner.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", None, marks)
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="[PAD]", sep_token="[SEP]", unk_token="[UNK]"
-    ).save_pretrained(folder)
+    vocabulary = words()
+    tokens = {"pad_token": "[PAD]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    tokenizer = word_tokenizer(vocabulary, "[CLS] $A [SEP]", lower=True, **tokens)
+    tokenizer.save_pretrained(folder)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     own = {"vocab_size": len(vocabulary), "encoder_hidden_size": 32, "pad_token_id": 0}
     shape = {"image_size": 32, "patch_size": 8, "num_attention_heads": 4}
@@ -79,10 +76,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, write_blip(folder)
 
 
-def pixels(count: int = 2) -> torch.Tensor:
-    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
 def network(loaded: LoadedModel) -> Blip:
     assert isinstance(loaded.encoder.model, Blip)
     return loaded.encoder.model
@@ -101,8 +94,8 @@ def test_the_towers_and_the_matching_head_are_those_of_transformers(
         itc = theirs(**both, pixel_values=pixels(), use_itm_head=False).itm_score
         seen = loaded.encoder.features(pixels(), ids)
         assert torch.allclose(seen.image @ seen.text.T, itc, atol=1e-5)
-        itm = theirs(**both, pixel_values=pixels(3)).itm_score
-        states = network(loaded).visual.states(pixels(3))
+        itm = theirs(**both, pixel_values=pixels(count=3)).itm_score
+        states = network(loaded).visual.states(pixels(count=3))
         ours = network(loaded).match(states, ids)
         assert torch.allclose(ours, itm[:, 1] - itm[:, 0], atol=1e-5)
     assert round(float(seen.logit_scale), 3) == round(1 / 0.07, 3)
@@ -140,11 +133,11 @@ def test_other_kinds_of_blip_and_local_losses_are_refused(tmp_path: Path) -> Non
 
 
 def benchmark(folder: Path) -> Benchmark:
-    refs = []
-    for i, colour in enumerate(("red", "blue", "green")):
-        Image.new("RGB", (32, 32), colour).save(folder / f"{i}.png")
-        refs.append(ImageRef(folder / f"{i}.png"))
-    (a, b, c), (x, y, z) = refs, TEXTS
+    a, b, c = (
+        ImageRef(write_photo(folder / f"{colour}.png", colour=colour, size=(32, 32)))
+        for colour in ("red", "blue", "green")
+    )
+    x, y, z = TEXTS
     cases = (
         Case("t", Form.CHOOSE_TEXT, (a,), (x, y, z), "text"),
         Case("i", Form.CHOOSE_IMAGE, (b, c), (z,), "image"),

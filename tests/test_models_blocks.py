@@ -18,7 +18,7 @@ from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.text_plan import PackedTokens, TextPlanner, choose_buckets
-from models_thin import END, START, config, token_ids
+from models_thin import END, START, config, pixels, token_ids
 
 LENGTHS = [7, 3, 20, 12, 7, 2, 9, 3, 15]
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,11 +41,9 @@ def shaken(cfg: dict[str, Any]) -> DualEncoder:
 
 def outcome(encoder: DualEncoder, bf16: bool = False) -> dict[str, Tensor]:
     """Features of a few images and texts, local ones too, and all gradients."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randn(3, 3, 32, 32, generator=generator)
     encoder.zero_grad(set_to_none=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        found = encoder.features(pixels, token_ids(LENGTHS), local=True)
+        found = encoder.features(pixels(count=3), token_ids(LENGTHS), local=True)
     features = {n: getattr(found, n) for n in ("image", "text", "patches", "tokens")}
     torch.stack([each.pow(3).sum() for each in features.values()]).sum().backward()
     gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
@@ -257,7 +255,7 @@ def test_every_signature_of_torchs_attention_on_lists(monkeypatch: pytest.Monkey
 # --- How texts are grouped by length: the cheapest split, and nothing lost. ---
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 12))
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 12))
 def test_buckets_are_the_cheapest_split(lengths: list[int], cost: int) -> None:
     lengths = sorted(lengths)
     n = len(lengths)

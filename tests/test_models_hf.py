@@ -34,7 +34,7 @@ VOCABULARY = {"vocab_size": 49408}
 SHAPES: dict[str, dict[str, Any]] = {
     "ViT-B-32": config(
         vision={"image_size": 224, "patch_size": 32, "width": 64, "head_width": 64, "layers": 2},
-        text={**VOCABULARY, "context_length": 77, "width": 64, "heads": 8, "layers": 2},
+        text={**VOCABULARY, "context_length": 77, "width": 32, "heads": 4, "layers": 2},
         quick_gelu=True,
     ),
     "ViT-L-14-336": config(
@@ -44,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     ),
     "gelu": config(
         vision={"mlp_ratio": 4.3637, "width": 88, "head_width": 88, "pos_embed_type": "sin_cos_2d"},
-        text={**VOCABULARY, "mlp_ratio": 2.5},
+        text={**VOCABULARY, "mlp_ratio": 2.5, "width": 16, "heads": 2},
     ),
     "epsilon": config(
         vision={"norm_kwargs": {"eps": 1e-3}},
@@ -123,7 +123,7 @@ def test_names_and_shapes_are_those_of_the_published_files() -> None:
     assert state[f"{layer}.self_attn.v_proj.weight"].shape == (64, 64)
     assert state[f"{layer}.mlp.fc1.weight"].shape == (256, 64)
     assert state["visual_projection.weight"].shape == (24, 64)
-    assert state["text_projection.weight"].shape == (24, 64)
+    assert state["text_projection.weight"].shape == (24, 32)
     assert len(state) == 12 + 2 + 2 * 2 * 16
 
 
@@ -151,14 +151,12 @@ def test_folders_of_others_say_what_was_assumed(hf: Path, tmp_path: Path) -> Non
     (folder / "model.safetensors").unlink()
     state["text_model.embeddings.position_ids"] = torch.arange(20)[None]
     names = sorted(state)
-    halves = {
-        "model-00001-of-00002.safetensors": names[:9],
-        "model-00002-of-00002.safetensors": names[9:],
-    }
-    for file, part in halves.items():
+    index: dict[str, dict[str, str]] = {"weight_map": {}}
+    for number, part in enumerate((names[:9], names[9:]), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
         save_file({name: state[name] for name in part}, folder / file)
-    index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        index["weight_map"] |= dict.fromkeys(part, file)
+    write_json(folder / "model.safetensors.index.json", index)
     after = load_model(folder)
     assert after.identity.weights == load_model(folder).identity.weights
     assert after.provenance["activation"] == "gelu, by config.json"
@@ -170,7 +168,7 @@ def test_folders_of_others_say_what_was_assumed(hf: Path, tmp_path: Path) -> Non
     for one, other in zip(features(before), features(after)):
         assert torch.equal(one, other)
     index["weight_map"]["logit_scale"] = "../../outside.safetensors"
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_json(folder / "model.safetensors.index.json", index)
     with pytest.raises(CompoclipError, match="one that is outside the folder"):
         load_model(folder)
 
@@ -284,9 +282,9 @@ def test_a_text_tower_goes_alone_whatever_the_image_tower_is(tmp_path: Path) -> 
     back = CLIP.names.read(state, "f")
     assert back.keys() == own.keys()
     assert all(torch.equal(back[key], own[key]) for key in own)
-    found = json.loads((tmp_path / "text" / "config.json").read_text())
-    assert found["architectures"] == ["CLIPTextModelWithProjection"]
-    assert (found["hidden_act"], found["model_type"]) == ("quick_gelu", "clip_text_model")
+    written = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert written["architectures"] == ["CLIPTextModelWithProjection"]
+    assert (written["hidden_act"], written["model_type"]) == ("quick_gelu", "clip_text_model")
     assert (tmp_path / "text" / "merges.txt").is_file()
     assert not (tmp_path / "text" / "preprocessor_config.json").exists()
     other = create_model(ModelConfig(config(text={**VOCABULARY, "no_causal_mask": True})), seed=1)
@@ -321,7 +319,7 @@ def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape
         CAPTIONS, padding=True, return_tensors="pt"
     )
     with torch.no_grad():
-        found = theirs(**inputs, pixel_values=pixels(before))
+        both = theirs(**inputs, pixel_values=pixels(before))
         vision, info = transformers.CLIPVisionModel.from_pretrained(
             tmp_path / "vision", output_loading_info=True
         )
@@ -333,12 +331,12 @@ def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape
     assert not any(text_info[key] for key in ("missing_keys", "unexpected_keys"))
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     unit = torch.nn.functional.normalize
-    assert torch.allclose(found.image_embeds, unit(image, dim=-1), atol=1e-5)
-    assert torch.allclose(found.text_embeds, unit(text, dim=-1), atol=1e-5)
+    assert torch.allclose(both.image_embeds, unit(image, dim=-1), atol=1e-5)
+    assert torch.allclose(both.text_embeds, unit(text, dim=-1), atol=1e-5)
     assert torch.allclose(pooled @ theirs.visual_projection.weight.T, image, atol=1e-5)
     scale = before.encoder.logit_scale.exp()
     expected = scale * unit(image, dim=-1) @ unit(text, dim=-1).T
-    assert torch.allclose(found.logits_per_image, expected, atol=1e-4)
+    assert torch.allclose(both.logits_per_image, expected, atol=1e-4)
     # what transformers writes is read again
     theirs.save_pretrained(tmp_path / "again")
     again = load_model(tmp_path / "again")

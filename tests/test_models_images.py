@@ -20,13 +20,9 @@ from compoclip.models.architecture import build_model, named_config
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Preprocess, random_crop
 from compoclip.models.text_plan import PackedTokens
-from models_thin import config, timm_config, token_ids
+from models_thin import config, pixels, timm_config, token_ids
 
 RESNET = {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "head_width": 32}
-
-
-def pixels(size: int, batch: int = 2) -> torch.Tensor:
-    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(

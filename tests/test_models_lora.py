@@ -24,19 +24,15 @@ from compoclip.models.lora import (
     merge_lora,
     merged,
 )
-from models_thin import config, timm_config, token_ids
+from models_thin import config, pixels, timm_config, token_ids
 
 IDS = token_ids([5, 9, 20, 7, 3, 9])
 RESNET = {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16, "image_size": 32}
 
 
-def pixels() -> Tensor:
-    return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
 def features(encoder: DualEncoder, local: bool = False) -> Features:
     with torch.no_grad():
-        return encoder.features(pixels(), IDS, local)
+        return encoder.features(pixels(count=3), IDS, local)
 
 
 def difference(one: Features, other: Features) -> float:
@@ -83,13 +79,13 @@ def test_training_starts_from_the_base_and_merging_changes_nothing(lora: Lora) -
     assert difference(features(encoder, local=True), base) <= 1e-6
     shake(network)
     unmerged = features(encoder, local=True)
-    own = network.encode_image(pixels())  # open_clip's own path
+    own = network.encode_image(pixels(count=3))  # open_clip's own path
     assert difference(unmerged, base) > 1e-2
     adapters = lora_state(network)
     merge_lora(network)
     assert lora_state(network) == {}
     assert difference(features(encoder, local=True), unmerged) <= 1e-5
-    assert torch.allclose(network.encode_image(pixels()), own, atol=1e-5)
+    assert torch.allclose(network.encode_image(pixels(count=3)), own, atol=1e-5)
     state = network.state_dict()
     assert state.keys() == plain.keys()
     for name, value in state.items():
@@ -173,7 +169,7 @@ def test_gradients_of_adapters_are_those_of_the_formula(recompute: bool) -> None
     encoder.set_grad_checkpointing(recompute)
 
     def gradients() -> dict[str, Tensor]:
-        f = encoder.features(pixels(), IDS, local=True)
+        f = encoder.features(pixels(count=3), IDS, local=True)
         loss = (f.image @ f.text.T).square().sum() + f.patches.sum() * f.tokens.mean()
         loss.backward()
         return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
@@ -236,12 +232,12 @@ def test_a_frozen_tower_is_left_out_of_the_graph(frozen: str) -> None:
         parameter.requires_grad_(image != (frozen == "image"))
     network.logit_scale.requires_grad_(True)
     encoder.train()
-    found = encoder.features(pixels(), IDS, local=True)
+    found = encoder.features(pixels(count=3), IDS, local=True)
     assert found.image.requires_grad == found.patches.requires_grad == (frozen == "text")
     assert found.text.requires_grad == found.tokens.requires_grad == (frozen == "image")
     assert network.visual.training == (frozen == "text")
     assert network.transformer.training == (frozen == "image")
-    seen = pixels().requires_grad_(True)  # who asks for the gradient of pixels gets it
+    seen = pixels(count=3).requires_grad_(True)  # who asks for the gradient of pixels gets it
     encoder.encode_images(seen).pooled.sum().backward()
     assert seen.grad is not None
     assert seen.grad.any()

@@ -108,7 +108,8 @@ def test_published_layouts_load(tmp_path: Path, layout: str, name: str) -> None:
         assert torch.allclose(value, state[key], atol=0 if exact else 1e-2, rtol=1e-2), key
     if layout == "negclip":
         assert loaded.provenance["file"]["epoch"] == 5
-        assert read_weights(tmp_path / "w.pt").prefix == "module."
+    prefixes = {"negclip": "module.", "compiled": "module._orig_mod."}
+    assert read_weights(tmp_path / "w.pt").prefix == prefixes.get(layout, "")
     from_base = load_tuned(str(tmp_path / "w.pt"), base)
     assert from_base.identity.weights == loaded.identity.weights
     assert from_base.identity.base == base.identity.weights

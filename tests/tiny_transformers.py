@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,31 @@ CHAT = (
 )
 
 
-def tokenizer_of(texts: list[str], ends: bool) -> Any:
-    """A tokenizer of the words of some texts; ends: <s> and </s> around them, as CLIP has it."""
+def word_tokenizer(
+    words: Sequence[str], template: str = "$A", lower: bool = False, **tokens: Any
+) -> Any:
+    """Return a tokenizer of words between blanks; template: with the marks around a text."""
     import tokenizers
     import transformers
 
-    words = sorted({word for text in (*texts, WORDS) for word in text.replace('"', ' " ').split()})
-    vocabulary = {word: i for i, word in enumerate((*MARKS, *words))}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    vocabulary = {word: i for i, word in enumerate(words)}
+    unknown = tokens["unk_token"]
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=unknown))
+    if lower:
+        inner.normalizer = tokenizers.normalizers.Lowercase()
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    if ends:
-        marks = [("<s>", 2), ("</s>", 3)]
-        inner.post_processor = tokenizers.processors.TemplateProcessing("<s> $A </s>", None, marks)
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        bos_token="<s>",
-        eos_token="</s>",
-        additional_special_tokens=MARKS[4:],
-    )
+    if template != "$A":
+        marks = [(mark, vocabulary[mark]) for mark in template.split() if mark != "$A"]
+        inner.post_processor = tokenizers.processors.TemplateProcessing(template, None, marks)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **tokens)
+
+
+def tokenizer_of(texts: list[str], ends: bool) -> Any:
+    """A tokenizer of the words of some texts; ends: <s> and </s> around them, as CLIP has it."""
+    words = sorted({word for text in (*texts, WORDS) for word in text.replace('"', ' " ').split()})
+    tokens = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    template = "<s> $A </s>" if ends else "$A"
+    return word_tokenizer([*MARKS, *words], template, **tokens, additional_special_tokens=MARKS[4:])
 
 
 def write_clip(folder: Path, texts: list[str]) -> None:
