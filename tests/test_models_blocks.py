@@ -225,7 +225,9 @@ def test_where_attention_works_on_lists(monkeypatch: pytest.MonkeyPatch) -> None
     half, cuda, varlen = torch.bfloat16, "cuda", blocks._varlen
     for device, dtype, width, capability, attention, works in (
         (cuda, half, 64, (9, 0), varlen, True),
-        (cuda, torch.float16, 64, (9, 0), varlen, True),
+        (cuda, torch.float16, 64, (8, 0), varlen, True),
+        (cuda, half, 256, (9, 0), varlen, True),
+        (cuda, half, 264, (9, 0), varlen, False),
         (cuda, torch.float32, 64, (9, 0), varlen, False),
         ("cpu", half, 64, (9, 0), varlen, False),
         (cuda, half, 12, (9, 0), varlen, False),
