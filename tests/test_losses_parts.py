@@ -1,8 +1,9 @@
-"""The parts the losses are made of: rows, calibrated softmax, attention."""
+"""The parts of losses: rows, a selection of the texts, calibrated softmax, attention."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from compoclip.losses.contract import Role, normalise
-from compoclip.losses.hard_negative import selective_calibrated_rows
-from compoclip.losses.local import patch_attention
-from compoclip.losses.rows import RowIndex, captions, hard_negatives, missing
-from losses_oracle import KINDS, caption_of, layout_of, missing_of, negatives_of
+from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss, selective_calibrated_rows
+from compoclip.losses.local import local_hn_loss, patch_attention
+from compoclip.losses.rows import OnlyKinds, RowIndex, captions, hard_negatives, missing
+from losses_oracle import (
+    CASES,
+    KINDS,
+    NAMES,
+    NEGATIVE,
+    caption_of,
+    features_for,
+    layout_of,
+    missing_of,
+    negatives_of,
+)
 
 TEXT = st.tuples(
     st.integers(0, 3),
@@ -45,23 +57,44 @@ def test_rows_equal_loop(texts: list[tuple[int, Role, int]], shuffle) -> None:  
     assert not rows.spread(scores)[~rows.valid].any()
 
 
+def test_a_loss_of_some_kinds_does_not_see_the_other_texts() -> None:
+    case = CASES["bags"]
+    layout = replace(layout_of(case), side=torch.zeros(3), pair=torch.arange(3))
+    f = features_for(layout)
+    hidden = (NEGATIVE, 1)
+    without = layout_of([text for text in case if text[1:] != hidden])
+    rest = torch.tensor([text[1:] != hidden for text in case])
+    assert f.tokens is not None
+    assert f.token_mask is not None
+    seen = replace(f, text=f.text[rest], tokens=f.tokens[rest], token_mask=f.token_mask[rest])
+    for loss in (negclip_loss, global_hn_loss, local_hn_loss):
+        filtered = OnlyKinds(loss, NAMES[:1])
+        torch.testing.assert_close(filtered(f, layout), loss(seen, without), atol=0, rtol=0)
+        assert filtered(f, layout) != loss(f, layout)
+        assert filtered.state_dict() == {}
+    captions_alone = OnlyKinds(negclip_loss, ())(f, layout)
+    torch.testing.assert_close(captions_alone, clip_loss(f, layout), atol=0, rtol=0)
+    keep, part = layout.only(NAMES[:1])
+    assert part.images == 3
+    assert part.side is layout.side
+    assert part.text_id is not None
+    assert layout.text_id is not None
+    assert part.text_id.tolist() == layout.text_id[keep].tolist()
+
+
 def selective_calibrated_loss(*arguments: Any, **options: Any) -> Tensor:
     total, count = selective_calibrated_rows(*arguments, **options)
     return total / count.clamp_min(1)
 
 
-def _loss(logits: list[float], valid: list[bool] | None = None, **options) -> float:  # type: ignore[no-untyped-def]
-    z = torch.tensor([logits], dtype=torch.float64)
-    mask = torch.tensor([valid or [True] * len(logits)])
-    return selective_calibrated_loss(z, mask, **options).item()
-
-
-def test_by_hand() -> None:
-    """Two entries with odds 3 to 1, gamma 2, beta 0.2."""
+@pytest.mark.parametrize("masked", [False, True])
+def test_two_entries_by_hand(masked: bool) -> None:
+    """Odds of 3 to 1, gamma 2, beta 0.2."""
     expected = 0.9 * 0.25**2 * -math.log(0.75) + 0.1 * 0.75**2 * -math.log(0.25)
-    assert _loss([math.log(3), 0.0], gamma=2.0, beta=0.2) == pytest.approx(expected)
-    masked = _loss([math.log(3), math.nan, 0.0], [True, False, True], gamma=2.0, beta=0.2)
-    assert masked == pytest.approx(expected)
+    valid = torch.tensor([[True, not masked, True]])[:, : 2 + masked]
+    z = torch.tensor([[math.log(3), *([math.nan] if masked else []), 0.0]])
+    loss = selective_calibrated_loss(z, valid, gamma=2.0, beta=0.2)
+    assert loss.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
