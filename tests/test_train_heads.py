@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from build.models import batch_for, trainable
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
-from compoclip.data.texts import TargetPlan
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses import Features, HeadPlan, Layout, TowerSizes
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
@@ -48,22 +47,6 @@ CAPTIONS = [
 ]
 DOUBLE = torch.float64
 GRU = str(world_decoder.__file__)
-
-
-def test_read_clip_is_the_weighted_sum_of_the_paper() -> None:
-    method = load_recipe("read-clip")()
-    weights = {t.name: t.weight for t in method.losses}
-    assert weights == {"negclip": 1.0, "reconstruction": 0.1, "alignment": 0.5}
-    assert method.plan.rewrites == ("negclip", "negclip", "negclip", "other-caption")
-    assert method.plan.texts == (TargetPlan("other"),)
-    optim = method.optim
-    assert (optim.lr, optim.beta2, optim.eps, optim.clip_grad) == (1e-5, 0.999, 1e-8, 1.0)
-    assert (optim.epochs, optim.batch_size, optim.warmup, optim.weight_decay) == (5, 256, 50, 0.1)
-    assert load_recipe("read-clip")(target="any").plan.texts == (TargetPlan("any"),)
-    without = load_recipe("read-clip-align")()
-    assert [t.name for t in without.losses] == ["negclip", "alignment"]
-    assert (without.heads, without.plan.texts) == ({}, ())
-    assert load_recipe("read-clip")(alignment=0.0).plan.rewrites == ("negclip",) * 3
 
 
 # --- The head and its decoders. ---
