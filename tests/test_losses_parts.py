@@ -14,6 +14,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Role, normalise
 from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.dimensions import leading
 from compoclip.losses.hard_negative import global_hn_loss, selective_calibrated_rows
 from compoclip.losses.local import local_hn_loss, patch_attention
 from compoclip.losses.rows import OnlyKinds, RowIndex, captions, hard_negatives, missing
@@ -81,6 +82,17 @@ def test_a_loss_of_some_kinds_does_not_see_the_other_texts() -> None:
     assert part.text_id is not None
     assert layout.text_id is not None
     assert part.text_id.tolist() == layout.text_id[keep].tolist()
+
+
+def test_only_the_shared_space_is_cut() -> None:
+    whole = features_for(layout_of(CASES["ragged"]))
+    cut = leading(whole, 3)
+    torch.testing.assert_close(cut.image.norm(dim=-1), torch.ones(4).double())
+    torch.testing.assert_close(cut.text[0] / cut.text[0, 0], whole.text[0, :3] / whole.text[0, 0])
+    assert cut.patches is not None
+    assert whole.patches is not None
+    assert torch.equal(cut.patches, whole.patches[..., :3])
+    assert cut.teacher_image is whole.teacher_image
 
 
 def selective_calibrated_loss(*arguments: Any, **options: Any) -> Tensor:

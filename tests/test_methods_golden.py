@@ -16,23 +16,10 @@ from build.runs import losses
 from compoclip.cli.main import main
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
-from method_data import STEPS, arguments, write_world
+from method_data import STEPS, arguments, differing, write_world
 
 GOLDEN = Path(__file__).with_name("golden")
 TOLERANCE = 1e-4
-# Those whose texts, images and losses another recipe's curve covers: the start of theirs is enough.
-ALIKE = {
-    "clip",
-    "clip-ft-mosaic",
-    "clove",
-    "fsc-clip-b16",
-    "fsc-clip-cc3m",
-    "fsc-clip-l14",
-    "fsc-clip-lora",
-    "mosaic-clip-pretrain",
-    "read-clip-align",
-    "tsvlc-llm",
-}
 WRITE = bool(os.environ.get("COMPOCLIP_WRITE_GOLDEN"))
 RECORD = "record curves: COMPOCLIP_WRITE_GOLDEN=1 pytest -n0 tests/test_methods_golden.py -k NAME"
 RECORDED = (
@@ -40,7 +27,7 @@ RECORDED = (
     if WRITE
     else sorted(path.stem for path in GOLDEN.glob("*.json") if path.stem != "options")
 )
-START = 10
+START = 10  # steps of a recipe whose every part another has that is trained to the end
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_golden_curve(name: str, world: Path, tmp_path: Path) -> None:
-    run, whole = tmp_path / "run", WRITE or name not in ALIKE
+    run, whole = tmp_path / "run", WRITE or name in differing()
     steps, more = (STEPS, ()) if whole else (START, (f"--set=stop_after={START}",))
     assert main(arguments(world, name, run, *more)) == 0
     curve = losses(run)

@@ -1,4 +1,4 @@
-"""Captions against the images of the whole data: the loss, its bank, what a run keeps of it."""
+"""Captions against the images of the whole data: the loss and its bank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from torch import Tensor
 from build.runs import CACHED, run
 from compoclip.data.batch import Batch, item_keys
 from compoclip.data.cached import CachedFeatures
-from compoclip.errors import UsageError
 from compoclip.losses import all_images_loss
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
-from compoclip.ranks import SINGLE, Ranks
+from compoclip.ranks import SINGLE
 from compoclip.training import caches
-from ranks_helpers import in_ranks
 from train_helpers import OPTIM
 
 
@@ -103,24 +101,6 @@ def test_at_most_so_many_images_spread_evenly(tmp_path: Path) -> None:
     assert kept.some(3)["photo 7"].shape == (1, 3)
 
 
-def contrasted(ranks: Ranks, folder: Path, out: str, settings: dict[str, Any]) -> Any:
-    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+all-images"])
-    settings = {**CACHED, "features": folder / "features", **settings}
-    return run(ranks, folder, out, method, **settings)["log"]
-
-
-def test_runs_resume_and_are_shared(squares: Path) -> None:
-    alone = contrasted(SINGLE, squares, "one", {"stop_after": 4})
-    # A model that tells nothing apart yet: the photo of each caption and 39 others.
-    assert 1 < alone[0]["loss/all-images"] < 2 * math.log(40)
-    contrasted(SINGLE, squares, "parts", {"stop_after": 2})
-    assert contrasted(SINGLE, squares, "parts", {"stop_after": 4, "resume": True}) == alone
-    shared = in_ranks(2, contrasted, squares, "two", {"stop_after": 4})[0]
-    assert isinstance(shared, list), shared
-    for row, expected in zip(shared, alone, strict=True):
-        assert row["loss/all-images"] == pytest.approx(expected["loss/all-images"], rel=1e-3)
-
-
 def test_the_bank_holds_the_images_of_batches(
     squares: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,16 +111,10 @@ def test_the_bank_holds_the_images_of_batches(
         return seen[-1]
 
     monkeypatch.setattr(caches.ImageBank, "add_to", look)
-    contrasted(SINGLE, squares, "one", {"stop_after": 1})
+    method = compose(load_recipe("clip-ft")(optim=OPTIM), terms=["+all-images"])
+    run(SINGLE, squares, "run", method, features=squares / "features", stop_after=1, **CACHED)
     bank, image = seen[0].bank, seen[0].image
     assert bank is not None
     assert bank.shape == (40, image.shape[1])
     cosines = image @ bank.T
     torch.testing.assert_close(cosines.amax(1), torch.ones(len(image)), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("settings", [{}, {**CACHED, "freeze": ("image-trunk",)}])
-def test_without_cached_features_it_is_refused(squares: Path, settings: dict[str, Any]) -> None:
-    method = compose(load_recipe("clip-ft")(optim=OPTIM), terms=["+all-images"])
-    with pytest.raises(UsageError, match="add --freeze image --cache-frozen --no-crop"):
-        run(SINGLE, squares, "run", method, **settings)

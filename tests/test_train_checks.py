@@ -48,9 +48,9 @@ def trained(
     data = tmp_path / "data.jsonl"
     rows = [{"image": f"{i}.png", "caption": text, "n": f"{i}"} for i, text in enumerate(captions)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = [*options] if "--images" in options else ["--images", str(folder), *options]
     run = ["--out", str(tmp_path / "run"), "--epochs=1", "--device=cpu", "--workers=0"]
-    return main(["train", method, f"--model={folder / 'base'}", f"--data={data}", *run, *given])
+    run += [f"--model={folder / 'base'}", f"--data={data}", f"--images={folder}"]
+    return main(["train", method, *run, *options])
 
 
 FEW = "--batch-size=4"
@@ -68,12 +68,7 @@ REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
         ["captions are numbers or file names, such as '0.png'"],
     ),
     "no folder": ([FEW, "--images", "nowhere"], PLAIN, 2, ["nowhere: no such folder", "--images"]),
-    "no images": (
-        [FEW, "--images", "."],
-        PLAIN,
-        1,
-        ["images do not exist, such as", "--images"],
-    ),
+    "no images": ([FEW, "--images", "."], PLAIN, 1, ["images do not exist, such as", "--images"]),
     "large batch": (["--batch-size=256"], PLAIN, 1, ["12 samples are fewer", "one batch of 256"]),
     "no negatives": (
         [FEW],
@@ -82,74 +77,80 @@ REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
         ["finds negatives for only 0 of 12 captions", "allow_no_negatives=true"],
     ),
 }
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_data_that_no_run_can_use_is_named(
-    case: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options, captions, code, words = REFUSED[case]
-    assert trained(folder, tmp_path, *options, captions=captions) == code
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert not [word for word in words if word not in error], error
-
-
-NOTED: dict[str, tuple[list[str], list[str], list[str]]] = {
-    "short warm-up": ([FEW], PLAIN, ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)"]),
-    "long warm-up": ([FEW, "--warmup=3"], PLAIN, ["the warm-up (3 steps) is not shorter"]),
+NOTED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
+    "short warm-up, captions twice": (
+        [FEW],
+        PLAIN,
+        0,
+        ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)", "share a photo or a caption"],
+    ),
+    "long warm-up": ([FEW, "--warmup=3"], PLAIN, 0, ["the warm-up (3 steps) is not shorter"]),
     "other languages": (
         [FEW, "--set=allow_no_negatives=true"],
         [f"犬{i}" for i in range(12)],
+        0,
         ["data: "],
+    ),
+    "three captions": (
+        [FEW],
+        [PLAIN[number % 3] for number in range(12)],
+        0,
+        ["27.3% of the pairs of two samples share a photo or a caption"],
     ),
 }
 
 
-@pytest.mark.parametrize("case", NOTED)
-def test_what_a_user_should_know_is_a_line(
+@pytest.mark.parametrize("case", [*REFUSED, *NOTED])
+def test_what_a_user_should_know_of_the_data_is_a_line(
     case: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options, captions, words = NOTED[case]
-    assert trained(folder, tmp_path, *options, captions=captions) == 0
-    shown = capsys.readouterr().err
-    assert not [word for word in words if word not in shown], shown
+    options, captions, code, words = {**REFUSED, **NOTED}[case]
+    assert trained(folder, tmp_path, *options, captions=captions) == code
+    printed = capsys.readouterr().err
+    printed = printed if case in NOTED else printed.splitlines()[-1]
+    assert not [word for word in words if word not in printed], printed
 
 
-def test_adapters_need_weights_to_adapt(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = write_config(tmp_path / "config.json", merges=FEW_MERGES)
-    options = ["--lora", "--from-scratch", f"--model={config}"]
-    assert main(arguments(world, "negclip", tmp_path / "run", *options)) == 2
-    assert "leave --lora or --from-scratch out" in capsys.readouterr().err
+TOGETHER = [
+    ("negclip --freeze trunk", "--freeze trunk: must be image, text, image-trunk"),
+    ("negclip --freeze image:0", "--freeze image:0: must be"),
+    ("negclip --freeze text:9", "--freeze text:9: the text tower has 2 blocks"),
+    ("negclip --freeze image text", "leaves negclip no tower to train"),
+    ("dac --freeze text:1", "--freeze text:1 cannot be combined with adapters"),
+    ("negclip --set=ema=1", "--set ema=1: must be at least 0 and below 1"),
+    ("negclip --set=layer_decay=0", "--set layer_decay=0: must be above 0"),
+    ("negclip --set=lr_image=-1", "--set lr_image=-1: must be a number"),
+    ("negclip --set=lr_text=1e-3 --lr=0", "--set lr_text cannot be combined with --lr 0"),
+    ("negclip --precision=fp16", "--precision fp16 is for GPUs without bf16"),
+    ("negclip --set=contrast=sigmoid", "have no bias; take a SigLIP model"),
+    ("negclip --lora-rank=2", "--lora-rank goes with --lora"),
+    ("negclip --set=merge=false", "--no-merge goes with --lora"),
+    ("negclip --lora --lora-rank=0", "LoRA rank must be at least 1, found 0"),
+    ("negclip --lora --from-scratch --model=CONFIG", "leave --lora or --from-scratch out"),
+    ("negclip --cache-frozen --no-crop", "negclip trains the image tower"),
+    ("negclip --cache-frozen --lora --set=lora_towers=text", "add --no-crop"),
+    ("negclip --no-crop --crops=2", "leave --no-crop out"),
+    ("clic --cache-frozen --freeze image --no-crop --no-alternate", "composites alone"),
+    ("negclip --set=matryoshka=[8,0]", "matryoshka=0: must be 1 to 15"),
+    ("negclip --set=matryoshka=[8,16]", "matryoshka=16: must be 1 to 15"),
+    ("negclip --terms +all-images", "add --freeze image --cache-frozen --no-crop"),
+    (
+        "negclip --terms +all-images --cache-frozen --no-crop --freeze image-trunk",
+        "add --freeze image --cache-frozen --no-crop",
+    ),
+    ("read-clip --reconstruction=0.1", "--decoder FOLDER of a T5"),
+    ("negclip --fsdp", "start with torchrun"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--freeze", "trunk"], "--freeze trunk: must be image, text, image-trunk"),
-        (["--freeze", "image:0"], "--freeze image:0: must be"),
-        (["--freeze", "text:9"], "--freeze text:9: the text tower has 2 blocks"),
-        (["--freeze", "image", "text"], "leaves negclip no tower to train"),
-        (["--set=ema=1"], "--set ema=1: must be at least 0 and below 1"),
-        (["--set=layer_decay=0"], "--set layer_decay=0: must be above 0"),
-        (["--set=lr_image=-1"], "--set lr_image=-1: must be a number"),
-        (["--set=lr_text=1e-3", "--lr=0"], "--set lr_text cannot be combined with --lr 0"),
-        (["--precision=fp16"], "--precision fp16 is for GPUs without bf16"),
-        (["--lora-rank=2"], "--lora-rank goes with --lora"),
-        (["--set=merge=false"], "--no-merge goes with --lora"),
-        (["--lora", "--lora-rank=0"], "LoRA rank must be at least 1, found 0"),
-        (["--cache-frozen", "--no-crop"], "negclip trains the image tower"),
-        (["--cache-frozen", "--lora", "--set=lora_towers=text"], "add --no-crop"),
-        (["--no-crop", "--crops=2"], "leave --no-crop out"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), TOGETHER, ids=[words for words, _ in TOGETHER])
 def test_options_that_no_training_can_use_are_refused(
-    options: list[str], said: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(world, "negclip", tmp_path / "run", *options)) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    method, *options = words.replace("CONFIG", str(world / "config.json")).split()
+    assert main(arguments(world, method, tmp_path / "run", *options)) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()
 
 
 # --- Runs that teach nothing, and pairs of a batch that are left out. ---
@@ -170,9 +171,9 @@ def test_a_run_that_ends_at_chance_says_so(
     options = (FEW, "--lr=10", "--warmup=0", "--epochs=3")
     assert trained(folder, tmp_path, *options, method="clip-ft") == 0
     error = capsys.readouterr().err
-    found = re.search(r"the loss ended at ([\d.]+), and a model .* has ([\d.]+): the run", error)
-    assert found, error
-    assert float(found[2]) == pytest.approx(math.log(4), abs=0.005)
+    match = re.search(r"the loss ended at ([\d.]+), and a model .* has ([\d.]+): the run", error)
+    assert match, error
+    assert float(match[2]) == pytest.approx(math.log(4), abs=0.005)
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert f"| the same of equal scores | {math.log(4):.6f} |" in card
     log = (tmp_path / "run" / LOG).read_text().splitlines()
@@ -207,14 +208,3 @@ def test_the_share_of_true_pairs_is_that_of_plain_loops() -> None:
     for sample in samples:
         builder.add(sample.id, str(sample.image), sample.captions, {"group": sample.id})
     assert true_pair_share(builder.build("data")) == pytest.approx(expected / pairs)
-
-
-def test_the_share_of_pairs_that_are_left_out_is_said(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    three = [PLAIN[number % 3] for number in range(12)]
-    assert trained(folder, tmp_path, FEW, captions=three) == 0
-    assert "27.3% of the pairs of two samples share a photo or a caption" in capsys.readouterr().err
-    (tmp_path / "again").mkdir()
-    assert trained(folder, tmp_path / "again", FEW) == 0
-    assert "share a photo or a caption" in capsys.readouterr().err  # every caption is there twice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,17 @@ import torch
 from timm.layers import BatchNormAct2d
 from torch import nn
 
-from build.runs import STEPS, close, command, difference, run, trained_in_ranks, training
+from build.runs import (
+    CACHED,
+    COLOURS,
+    STEPS,
+    close,
+    command,
+    difference,
+    run,
+    trained_in_ranks,
+    training,
+)
 from compoclip.archives import add_member
 from compoclip.cli import train as cli
 from compoclip.cli.main import main
@@ -23,6 +34,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
+from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.programs.request import TrainRequest
@@ -35,30 +47,42 @@ from method_data import arguments, differing, write_world
 from ranks_helpers import commanded, in_ranks, torchrun_environments
 from train_helpers import FEW
 
+Run = tuple[Path, Method, dict[str, Any]]
+"""Data, method and settings."""
 
-def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, Method]]:
-    """Recipes of every part with the options that small data need, and their data."""
-    methods = {}
+
+def runs_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Run]:
+    """Recipes of every part with the options that small data need, and settings that change losses.
+
+    Weights stay as they are. Micro-batches are those of several processes alone.
+    """
+    runs: dict[str, Run] = {}
 
     def note(request: TrainRequest) -> int:
         method = request.composed()
         optim = replace(method.optim, lr=0.0, warmup_lr=0.0, min_lr=0.0)
-        methods[name] = (Path(request.options.data), replace(method, optim=optim))
+        runs[name] = Path(request.options.data), replace(method, optim=optim), {}
         return 0
 
     monkeypatch.setattr(cli, "start", note)
     for name in differing():
         assert cli.train_main(arguments(folder, name, folder / name)[1:]) == 0
-    return methods
+    data, method, _ = runs["ce-clip"]
+    (folder / "colours.py").write_text(COLOURS)
+    taught = {"teacher": folder / "colours.py", "micro_batch": 2}
+    runs["teacher"] = data, compose(method, terms=["+similarity"]), taught
+    runs["dimensions"] = data, method, {"matryoshka": (4, 8)}
+    cached = {**CACHED, "features": folder / "features"}
+    runs["all images"] = data, compose(method, terms=["+all-images"]), cached
+    return runs
 
 
-def compared(
-    ranks: Ranks, folder: Path, methods: dict[str, tuple[Path, Method]]
-) -> dict[str, float | str]:
-    """How far this run's gradients are from those of one process, by recipe."""
+def compared(ranks: Ranks, folder: Path, runs: dict[str, Run]) -> dict[str, float | str]:
+    """How far the gradients of these processes are from those of one, by the name of the run."""
     worst: dict[str, float | str] = {}
-    for name, (data, method) in methods.items():
-        ours = run(ranks, folder, f"{name}-{ranks.world}", method, data, stop_after=STEPS)
+    for name, (data, method, settings) in runs.items():
+        out = f"{name}-{ranks.world}"
+        ours = run(ranks, folder, out, method, data, stop_after=STEPS, **settings)
         alone = torch.load(folder / f"{name}.pt", weights_only=True)
         worst[name] = difference(ours["gradients"], alone["gradients"])
         if not all(close(a, b) for a, b in zip(ours["log"], alone["log"], strict=True)):
@@ -73,15 +97,22 @@ def test_recipes_of_every_part_have_the_gradients_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_world(tmp_path, merges=FEW)
-    methods = methods_of(folder, monkeypatch)
-    for name, (data, method) in methods.items():
-        alone = run(SINGLE, folder, f"{name}-1", method, data, stop_after=STEPS)
+    runs = runs_of(folder, monkeypatch)
+    logs = {}
+    for name, (data, method, settings) in runs.items():
+        settings = {**settings, "stop_after": STEPS, "micro_batch": 0}
+        alone = run(SINGLE, folder, f"{name}-1", method, data, **settings)
         counts = {"images": alone["summary"].images, "rewrites": alone["summary"].rewrites}
+        logs[name] = alone["log"]
         expected = {"gradients": alone["gradients"], "log": alone["log"], "summary": counts}
         torch.save(expected, folder / f"{name}.pt")
-    for worst in in_ranks(2, compared, folder, methods):
+    assert logs["dimensions"][0]["loss"] != pytest.approx(logs["ce-clip"][0]["loss"], rel=1e-3)
+    assert logs["teacher"][0]["loss/similarity"] > 0.1
+    # A model that tells nothing apart yet: the photo of each caption and 39 others.
+    assert 1 < logs["all images"][0]["loss/all-images"] < 2 * math.log(40)
+    for worst in in_ranks(2, compared, folder, runs):
         assert isinstance(worst, dict), worst
-        assert worst.keys() == methods.keys()
+        assert worst.keys() == runs.keys()
         assert {name: d for name, d in worst.items() if isinstance(d, str) or d > 1e-5} == {}
 
 

@@ -12,7 +12,6 @@ from torch import nn
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.methods.base import Trains
-from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, load_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
@@ -112,24 +111,21 @@ def test_a_frozen_trunk_is_in_eval_mode_and_without_gradient() -> None:
         ("fsc-clip", ("text:1",)),
         ("negclip", ("image", "text:2-")),
         ("dac", ("image", "temperature")),
-        ("dac", ("text:1",)),
     ],
 )
 def test_a_run_leaves_the_frozen_bit_for_bit(
     method: str, words: tuple[str, ...], world: Path, tmp_path: Path
 ) -> None:
-    lora = load_recipe(method)().lora is not None
-    run = arguments(world, method, tmp_path / "run", "--set=stop_after=6", "--epochs=1.2")
-    assert main([*run, "--freeze", *words]) == (2 if lora and ":" in words[-1] else 0)
-    if lora and ":" in words[-1]:
-        return
+    assert (
+        main([*arguments(world, method, tmp_path / "run", "--epochs=1"), "--freeze", *words]) == 0
+    )
     before, after = weights(world / "base"), weights(tmp_path / "run" / "model")
     named = frozen_by(load_model(world / "base").encoder.model, words)
     still = {name for names in named.values() for name in names}
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert moved
     assert not moved & still
-    if not lora:
+    if method != "dac":  # which trains the text tower
         assert any(n.startswith("visual.") for n in moved) == (words[0] != "image")
     provenance = load_model(tmp_path / "run" / "model").provenance
     assert tuple(provenance["freeze"]) == words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.image_tower import ImageTower
+from compoclip.models.work import CachedAt
 from method_data import arguments, differing_in_images, run_of
 from models_thin import config, timm_config
 from train_helpers import weight_hashes, weights, write_data
@@ -72,37 +74,26 @@ def assert_equal(run: Path, other: Path) -> None:
 def test_the_same_run_with_each_image_encoded_once(
     world: Path, tmp_path: Path, encoded: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, more, times in (
-        ("plain", (), 6 * 8),
-        ("first", ("--cache-frozen",), 40),
-        ("later", ("--cache-frozen",), 0),
-        ("pieces", ("--cache-frozen", "--micro-batch=5"), 0),
-        ("reading", ("--cache-frozen", "--workers=2"), 0),
-    ):
-        encoded.clear()
-        run = arguments(world, "fsc-clip", tmp_path / name, *FROZEN, *more)
-        assert main(run) == 0
-        assert sum(encoded) == times, name
-        told = capsys.readouterr().err
-        assert ("encoding features of 40 of 40 images" in told) == (times == 40)
-        assert ("features of 40 images are in" in told) == (times == 0)
-        assert_alike(tmp_path / name, tmp_path / "plain")
-    for name in ("later", "reading"):
-        assert_equal(tmp_path / name, tmp_path / "first")
-
-
-def test_pooled_features_are_read_from_those_with_patches(
-    world: Path, tmp_path: Path, encoded: list[int]
-) -> None:
+    """Pooled features, which negclip reads, are those that were cached with patches."""
     for name, method, more, times in (
-        ("plain", "negclip", (), 6 * 8),
-        ("patches", "fsc-clip", ("--cache-frozen",), 40),
-        ("kept", "negclip", ("--cache-frozen",), 0),
+        ("plain", "fsc-clip", (), 6 * 8),
+        ("first", "fsc-clip", ("--cache-frozen",), 40),
+        ("later", "fsc-clip", ("--cache-frozen",), 0),
+        ("pieces", "fsc-clip", ("--cache-frozen", "--micro-batch=5"), 0),
+        ("reading", "fsc-clip", ("--cache-frozen", "--workers=2"), 0),
+        ("plain pooled", "negclip", (), 6 * 8),
+        ("pooled", "negclip", ("--cache-frozen",), 0),
     ):
         encoded.clear()
         assert main(arguments(world, method, tmp_path / name, *FROZEN, *more)) == 0
         assert sum(encoded) == times, name
-    assert_alike(tmp_path / "kept", tmp_path / "plain")
+        printed = capsys.readouterr().err
+        assert ("encoding features of 40 of 40 images" in printed) == (times == 40)
+        assert ("features of 40 images are in" in printed) == (times == 0)
+        plain = "plain" if method == "fsc-clip" else "plain pooled"
+        assert_alike(tmp_path / name, tmp_path / plain)
+    for name in ("later", "reading"):
+        assert_equal(tmp_path / name, tmp_path / "first")
 
 
 @pytest.mark.parametrize("name", differing_in_images())
@@ -112,7 +103,7 @@ def test_images_of_every_plan_give_the_same_run_from_cached_features(
     recipe = load_recipe(name)()
     alone = ("--set=lora_towers=text",) if recipe.lora is not None else TRUNK
     crop = "--crops=2" if recipe.crop else "--no-crop"
-    shared = (*alone, crop, "--epochs=2.4", *run_of(name)["kept"])
+    shared = (*alone, crop, "--batch-size=16", "--epochs=3", *run_of(name)["kept"])
     images = []
     for run, more in (("plain", ()), ("cached", ("--cache-frozen",))):
         encoded.clear()
@@ -126,7 +117,6 @@ def test_images_of_every_plan_give_the_same_run_from_cached_features(
 def test_features_are_of_the_tower_the_crops_and_the_images(
     world: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
-    """Whatever changes them makes others, and what does not is found again."""
     data = tmp_path / "data"
     shutil.copytree(world, data)
 
@@ -186,9 +176,9 @@ def test_what_is_damaged_or_cut_short_is_told_and_made_anew(
         parts[1].unlink()
         if content is not None:
             parts[1].write_bytes(content)
-        told = run(name)
-        assert (f"{parts[1].name}: {said}" in told) == bool(said), told
-        assert "encoding features of 10 of 40 images" in told
+        printed = run(name)
+        assert (f"{parts[1].name}: {said}" in printed) == bool(said), printed
+        assert "encoding features of 10 of 40 images" in printed
         assert sum(encoded) == 10
         assert [part.read_bytes() for part in parts] == whole
         assert_equal(tmp_path / name, tmp_path / "first")
@@ -209,9 +199,9 @@ def test_what_does_not_fit_the_disk_is_refused(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     more = (*TRUNK, "--crops=2", f"--set=features={tmp_path / 'features'}")
     assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 1
-    told = capsys.readouterr().err
-    assert "features of 40 images take" in told
-    assert "--set features" in told
+    printed = capsys.readouterr().err
+    assert "features of 40 images take" in printed
+    assert "--set features" in printed
     assert not (tmp_path / "run" / "model").exists()
     assert not list(tmp_path.glob("features/*/part-*"))
 
@@ -223,28 +213,17 @@ def test_unreadable_images_are_left_out_as_without(
     shutil.copytree(world, data)
     (data / "5.png").write_bytes(b"no image")
     (data / "6.png").unlink()
-    for name, more in (
-        ("plain", ()),
-        ("kept", ("--cache-frozen",)),
-        ("again", ("--cache-frozen",)),
-    ):
+    cache = ("--cache-frozen",)
+    for name, more in (("plain", ()), ("kept", cache), ("again", cache)):
         words = (*TRUNK, "--no-crop", "--epochs=1.2", "--set=max_bad=2", *more)
         assert main(arguments(data, "negclip", tmp_path / name, *words)) == 0
-        told = capsys.readouterr().err
-        assert "5.png: " in told
-        assert "6.png: " in told
+        printed = capsys.readouterr().err
+        assert "5.png: " in printed
+        assert "6.png: " in printed
     assert_alike(tmp_path / "kept", tmp_path / "plain")
     strict = arguments(data, "negclip", tmp_path / "strict", *TRUNK, "--no-crop", "--cache-frozen")
     assert main(strict) == 1
     assert "unreadable image" in capsys.readouterr().err
-
-
-def test_where_nothing_would_be_remembered_it_is_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    composites = arguments(world, "clic", tmp_path / "no", "--cache-frozen", "--no-alternate")
-    assert main(composites) == 2
-    assert "composites alone" in capsys.readouterr().err
 
 
 def test_fixed_crops_are_those_of_any_seed_and_take_turns(world: Path, tmp_path: Path) -> None:
@@ -263,9 +242,6 @@ def test_fixed_crops_are_those_of_any_seed_and_take_turns(world: Path, tmp_path:
     assert record["provenance"]["crops"] == 2
 
 
-TIMM_VIT = timm_config("test_vit", 160, timm_pool="token")
-
-
 @pytest.mark.parametrize(
     "cfg",
     [
@@ -274,26 +250,24 @@ TIMM_VIT = timm_config("test_vit", 160, timm_pool="token")
         config(vision={"final_ln_after_pool": True, "pool_type": "avg"}),
         timm_config("mobilenetv2_050", 64),
         timm_config("mobilenetv2_050", 64, timm_proj="mlp"),
-        TIMM_VIT,
+        timm_config("test_vit", 160, timm_pool="token"),
     ],
     ids=["vit", "avg", "after pool", "mobilenet", "mlp", "timm vit"],
 )
-@pytest.mark.parametrize("patches", [False, True])
-def test_what_is_kept_of_a_trunk_gives_the_features_of_the_tower(
-    cfg: dict[str, Any], patches: bool
-) -> None:
+def test_what_is_kept_of_a_trunk_gives_the_features_of_the_tower(cfg: dict[str, Any]) -> None:
     model = trainable(cfg)
     encoder = model.encoder.eval()
     pixels = torch.rand(3, 3, *model.preprocess.size)
     ids = model.tokenizer(["a", "b"])
-    expected = encoder.work(pixels, ids, patches).all()
-    for at in ("trunk", "tower"):
-        states = encoder.cached_features(pixels, patches, at)  # type: ignore[arg-type]
-        found = encoder.work(states, ids, patches, cached_at=at).all()  # type: ignore[arg-type]
-        torch.testing.assert_close(found.image, expected.image, atol=1e-5, rtol=1e-5)
+    places: tuple[CachedAt, ...] = ("trunk", "tower")
+    for at, patches in product(places, (False, True)):
+        expected = encoder.work(pixels, ids, patches).all()
+        states = encoder.cached_features(pixels, patches, at)
+        features = encoder.work(states, ids, patches, cached_at=at).all()
+        torch.testing.assert_close(features.image, expected.image, atol=1e-5, rtol=1e-5)
         if patches:
-            assert found.patches is not None
-            torch.testing.assert_close(found.patches, expected.patches, atol=1e-5, rtol=1e-5)
+            assert features.patches is not None
+            torch.testing.assert_close(features.patches, expected.patches, atol=1e-5, rtol=1e-5)
 
 
 def test_a_trunk_without_a_projection_cannot_be_kept(

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from build.models import batch_for, trainable
-from compoclip.cli.main import main
-from compoclip.data.batch import Batch
+from build.models import batch_for, take_step, trainable
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses import Features, HeadPlan, Layout, TowerSizes
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
@@ -30,12 +28,9 @@ from compoclip.methods.read_clip.decoders import (
 from compoclip.methods.registry import load_recipe
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
-from compoclip.training.settings import RunSettings
-from compoclip.training.step import step
 from compoclip_world import decoder as world_decoder
 from compoclip_world.decoder import GruDecoder
 from losses_oracle import CAPTION, NEGATIVE, features_for
-from method_data import arguments
 from models_thin import config, timm_config
 
 CAPTIONS = [
@@ -148,14 +143,10 @@ def with_head(plan: HeadPlan, cfg: dict[str, Any] | None = None) -> tuple[Any, M
     return model, method
 
 
-def written(model: Any) -> Batch:
-    return replace(batch_for(model), targets=tuple(CAPTIONS))
-
-
 @pytest.mark.parametrize("plan", [MeanState(), Reconstruction(GRU)])
 def test_gradient_reaches_the_text_tower_but_not_its_projection(plan: HeadPlan) -> None:
     model, method = with_head(plan)
-    step(model.encoder, model.tokenizer, method, written(model), RunSettings(out=Path()))
+    take_step(model, method, replace(batch_for(model), targets=tuple(CAPTIONS)))
     having = {
         n for n, p in model.encoder.model.named_parameters() if p.grad is not None and p.grad.any()
     }
@@ -319,21 +310,3 @@ def test_a_folder_of_a_t5_is_read_with_its_tokenizer(tmp_path: Path) -> None:
     record = decoder_record(str(tmp_path))
     assert record["name"] == tmp_path.name
     assert len(record["hash"]) == 16
-
-
-# --- Runs. ---
-
-
-def of_gru(world: Path, out: Path, *more: str) -> list[str]:
-    """The command line of read-clip with the small decoder."""
-    own = [each for each in arguments(world, "read-clip", out) if each != "--reconstruction=0"]
-    return [*own, f"--decoder={GRU}", *more]
-
-
-def test_without_a_decoder_the_recipe_says_what_to_do(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [each for each in of_gru(world, tmp_path / "no") if not each.startswith("--decoder")]
-    assert main(command) == 2
-    assert "--decoder FOLDER of a T5" in capsys.readouterr().err
-    assert main(of_gru(world, tmp_path / "split", "--fsdp")) == 2

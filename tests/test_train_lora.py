@@ -17,6 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.models.lora import Towers
 from compoclip.programs.run import named_models
 from compoclip.ranks import SINGLE
 from compoclip.training.log import read_log
@@ -24,26 +25,45 @@ from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from train_helpers import OPTIM, weights
 
+TEXT = Trains(image_tower=False)
+
 
 def method(name: str = "clip-ft", trains: Trains | None = None, **lora: Any) -> Method:
     recipe = replace(load_recipe(name)(optim=OPTIM), lora=Lora(**lora))
     return recipe if trains is None else replace(recipe, trains=trains)
 
 
-@pytest.mark.parametrize("towers", ["both", "image", "text"])
-def test_only_adapted_weights_change(squares: Path, towers: str) -> None:
-    run(SINGLE, squares, "run", method("negclip", towers=towers), max_steps=3)
+@pytest.mark.parametrize(
+    ("towers", "trains", "adapted_towers"),
+    [
+        ("both", Trains(), "both"),
+        ("image", Trains(), "image"),
+        ("text", Trains(), "text"),
+        ("both", TEXT, "text"),
+    ],
+)
+def test_only_adapted_weights_change(
+    squares: Path, towers: Towers, trains: Trains, adapted_towers: str
+) -> None:
+    run(SINGLE, squares, "run", method("negclip", trains, towers=towers), max_steps=3)
     before, after = weights(squares / "base"), weights(squares / "run" / "model")
     parts = ("in_proj_weight", "out_proj.weight", "c_fc.weight", "c_proj.weight")
     adapted = {
         name
         for name in before
         if name.endswith(parts)
-        and (towers == "both" or name.startswith("visual.") == (towers == "image"))
+        and adapted_towers in ("both", "image" if name.startswith("visual.") else "text")
     }
-    assert len(adapted) == (16 if towers == "both" else 8)
+    assert len(adapted) == (16 if adapted_towers == "both" else 8)
     changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert changed == adapted  # the temperature too is that of the base
+    record = json.loads((squares / "run" / "adapter" / "adapter.json").read_text())
+    assert record["lora"]["towers"] == adapted_towers
+
+
+def test_adapters_of_a_tower_that_does_not_train_are_refused(squares: Path) -> None:
+    with pytest.raises(UsageError, match="trains nothing in the tower of its adapters"):
+        run(SINGLE, squares, "run", method(trains=TEXT, towers="image"))
 
 
 def test_a_run_leaves_the_model_merged_and_the_adapters_alone(squares: Path) -> None:
@@ -69,16 +89,6 @@ def test_without_merging_the_run_holds_adapters_only(squares: Path) -> None:
     run(SINGLE, squares, "run", method(), resume=True)  # merging can be made up for
     whole, alone = (load_model(squares / "run" / name) for name in ("model", "adapter"))
     assert whole.identity == alone.identity
-
-
-def test_a_method_for_one_tower_adapts_that_one(squares: Path) -> None:
-    text = Trains(image_tower=False)
-    run(SINGLE, squares, "run", method(trains=text), max_steps=3)
-    record = json.loads((squares / "run" / "adapter" / "adapter.json").read_text())
-    assert record["lora"]["towers"] == "text"
-    assert not any(name.startswith("visual.") for name in record["adapted"])
-    with pytest.raises(UsageError, match="trains nothing in the tower of its adapters"):
-        run(SINGLE, squares, "other", method(trains=text, towers="image"))
 
 
 def test_a_base_that_changed_in_memory_is_refused(squares: Path) -> None:

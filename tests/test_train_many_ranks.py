@@ -160,24 +160,23 @@ def test_16384_images_on_64_ranks_fit_a_gpu(model: LoadedModel) -> None:
     assert sum(size for size in exchanges if size < columns / 2) < 64 * 256
 
 
+# --- Losses of one's own. ---
+
+LAYOUT = Layout(torch.zeros(1).long(), torch.zeros(1).long(), -torch.ones(1).long(), 1)
+FEATURES = Features(torch.ones(1, 2), torch.ones(1, 2), torch.tensor(1.0))
+
+
 @pytest.mark.parametrize(
     ("value", "kind"), [(torch.ones(3), r"shape \[3\]"), (0.5, "float"), (None, "NoneType")]
 )
 def test_a_loss_that_is_no_single_number_is_refused(value: Any, kind: str) -> None:
-    layout = Layout(torch.zeros(1).long(), torch.zeros(1).long(), -torch.ones(1).long(), 1)
-    features = Features(torch.ones(1, 2), torch.ones(1, 2), torch.tensor(1.0))
     terms = [LossTerm("own", lambda features, layout: value)]
     with pytest.raises(UsageError, match=f"the loss own must return a tensor .* found {kind}"):
-        weighted_loss(terms, features, layout)
+        weighted_loss(terms, FEATURES, LAYOUT)
 
 
 def test_a_loss_that_knows_nothing_of_other_ranks_is_refused() -> None:
-    def own(features: Features, layout: Layout) -> torch.Tensor:
-        return features.image.mean()
-
-    layout = Layout(torch.zeros(1).long(), torch.zeros(1).long(), -torch.ones(1).long(), 1)
-    features = Features(torch.ones(1, 2), torch.ones(1, 2), torch.tensor(1.0))
-    terms = [LossTerm("own", own)]
-    assert weighted_loss(terms, features, layout)[1] == 1
+    terms = [LossTerm("own", lambda features, layout: features.image.mean())]
+    assert weighted_loss(terms, FEATURES, LAYOUT)[1] == 1
     with pytest.raises(UsageError, match="the loss own ignores the other processes"):
-        weighted_loss(terms, features, layout.shared_by(RankPeers(Alike(0, 2))))
+        weighted_loss(terms, FEATURES, LAYOUT.shared_by(RankPeers(Alike(0, 2))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ from torch import Tensor
 from build.models import batch_for, trainable
 from build.runs import CACHED, run
 from compoclip.captions.parser import parse
+from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.masks import Mask
@@ -27,13 +30,18 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses import Features, Layout, TowerSizes, masked_contrast, masked_match
 from compoclip.methods.base import LossTerm, Method, Optim
+from compoclip.methods.compose import compose
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
 from compoclip.methods.macco.masks import ConceptFile, MaskPlan, graph_words, rectangle
+from compoclip.methods.registry import load_recipe
+from compoclip.models.config import RECORD
 from compoclip.models.dual_encoder import PassInputs
 from compoclip.models.preprocess import Preprocess
 from compoclip.ranks import SINGLE
+from compoclip.training.log import read_log
 from losses_oracle import CAPTION, features_for, layout_of
+from method_data import arguments
 from models_thin import config, timm_config
 from train_helpers import OPTIM
 
@@ -435,3 +443,34 @@ def test_what_does_not_go_together_is_refused(squares: Path) -> None:
     words = method_of(TERMS[:2], images=False)
     settings = {"stop_after": 2, "features": squares / "features", **CACHED}
     assert len(run(SINGLE, squares, "words", words, **settings)["log"]) == 2
+
+
+def test_terms_of_macco_go_with_another_method(world: Path, tmp_path: Path) -> None:
+    made = compose(load_recipe("fsc-clip")(), terms=["+macco.contrast", "+degla.distill"])
+    assert made.plan.texts == (MaskPlan(),)
+    assert set(made.heads) == {"masks"}
+    words = compose(made, settings=["texts.masks.images=false"])
+    assert words.plan.texts == (MaskPlan(images=False),)
+    more = ("--terms", "+macco", "+degla.distill", "--micro-batch=3", "--lora", "--epochs=0.4")
+    assert main(arguments(world, "fsc-clip", tmp_path / "run", *more)) == 0
+    for record in read_log(tmp_path / "run" / "train.jsonl"):
+        assert {"loss/contrast", "loss/words", "loss/distill"} <= record.keys()
+        assert math.isfinite(record["loss"])
+
+
+def test_words_and_boxes_of_a_file_are_used(world: Path, tmp_path: Path) -> None:
+    rows = ["title\tfilepath\trelation_list\tattribute_list\trelation_attribute_phrase_bbox_list"]
+    for line in (world / "plain.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        photo, boxes = world / row["image"], [{"x": [[0, 0, 8, 8]]}]
+        rows.append(f"{row['caption'][0]}\t{photo}\t['a']\t[]\t{boxes}")
+    table = tmp_path / "concepts.tsv"
+    table.write_text("\n".join(rows) + "\n")
+    files = (f"--concepts={table}", f"--data={table}")
+    assert main(arguments(world, "macco", tmp_path / "run", *files, "--epochs=1")) == 0
+    record = json.loads((tmp_path / "run" / "model" / RECORD).read_text())["provenance"]
+    made = record["run"]["rewrites"]["mask"]
+    having = sum(" a " in f" {row.split(chr(9))[0].lower()} " for row in rows[1:])
+    assert made["coverage"] == pytest.approx(having / 40)
+    assert record["texts"]["masks"]["file"] == str(table)
+    assert record["heads"]["words"]["layers"] == 2

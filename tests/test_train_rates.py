@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from build.models import trainable
+from build.runs import newest_state, state_tensors
 from compoclip.cli.main import main
 from compoclip.methods.base import Optim
 from compoclip.models.checkpoint import load_model
@@ -22,7 +23,6 @@ from compoclip.training.log import read_log
 from compoclip.training.optim import AveragedWeights, build_optimizer, set_learning_rate
 from compoclip.training.parts import places, rate_factors
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import latest_state
 from method_data import arguments
 from models_thin import config
 from train_helpers import assert_equal, weights
@@ -32,10 +32,13 @@ RATES = RunSettings(out=Path())
 
 def last(run: Path) -> dict[str, Tensor]:
     """The weights of the last step."""
-    newest = latest_state(run / "state")
-    assert newest is not None
-    tensors = load_file(newest / "tensors.safetensors")
-    return {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+    tensors = state_tensors(run).items()
+    return {k.removeprefix("model/"): v for k, v in tensors if k.startswith("model/")}
+
+
+def progress(run: Path) -> dict[str, Any]:
+    """What the newest state of a run says of its place."""
+    return json.loads((newest_state(run) / "progress.json").read_text())
 
 
 def groups(network: nn.Module, settings: RunSettings, lr: float) -> dict[str, dict[str, Any]]:
@@ -54,10 +57,9 @@ def test_each_tower_has_its_learning_rate_and_the_rest_that_of_the_method() -> N
     network = trainable().encoder.model
     settings = replace(RATES, lr_image=1e-3, lr_text=0.0)
     found = groups(network, settings, 4e-3)
+    rates = {"image": 1e-3, "text": 0.0, "temperature": 4e-3}
     for name, group in found.items():
-        part = places(network)[name].part
-        expected = {"image": 1e-3, "text": 0.0, "temperature": 4e-3}[part]
-        assert group["lr"] == pytest.approx(expected), name
+        assert group["lr"] == pytest.approx(rates[places(network)[name].part]), name
     plain = groups(network, RATES, 4e-3)
     assert {id(group) for group in plain.values()} == {
         id(plain["logit_scale"]),
@@ -159,12 +161,9 @@ def test_a_state_without_its_averages_is_damaged(
 ) -> None:
     cut = arguments(world, "clip-ft", tmp_path / "cut", "--set=ema=0.9", "--set=stop_after=2")
     assert main(cut) == 0
-    newest = latest_state(tmp_path / "cut" / "state")
-    assert newest is not None
-    from safetensors.torch import save_file
-
-    file = newest / "tensors.safetensors"
-    save_file({k: v for k, v in load_file(file).items() if "average/" not in k}, file)
+    tensors = state_tensors(tmp_path / "cut").items()
+    file = newest_state(tmp_path / "cut") / "tensors.safetensors"
+    save_file({k: v for k, v in tensors if "average/" not in k}, file)
     assert main([*cut[:-1], "--resume"]) == 1
     assert "is damaged (average/" in capsys.readouterr().err
 
@@ -189,9 +188,7 @@ def test_fp16_learns_with_a_scaled_loss_and_is_resumed_bit_for_bit(
     assert len(shown) == len(log) == 5
     for record, expected in zip(shown[:2], plain):  # norms are of gradients that are scaled back
         assert record["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
-    newest = latest_state(tmp_path / "whole" / "state")
-    assert newest is not None
-    scaler = json.loads((newest / "progress.json").read_text())["scaler"]
+    scaler = progress(tmp_path / "whole")["scaler"]
     assert scaler["scale"] == 2.0**6
     assert scaler["_growth_tracker"] == 5
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
@@ -219,11 +216,8 @@ def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(
     monkeypatch.setattr(loop, "step", overflowing)
     run = arguments(world, "clip-ft", tmp_path / "run", "--epochs=2", "--precision=fp16")
     assert main(run) == 0
-    newest = latest_state(tmp_path / "run" / "state")
-    assert newest is not None
-    progress = json.loads((newest / "progress.json").read_text())
-    assert progress["skipped_steps"] == 4
-    assert progress["scaler"]["scale"] == 2.0**2
+    reached = progress(tmp_path / "run")
+    assert (reached["skipped_steps"], reached["scaler"]["scale"]) == (4, 2.0**2)
     log = read_log(tmp_path / "run" / "train.jsonl")
     assert [r["step"] for r in log if r.get("skipped") == "gradient is not finite"] == [1, 2, 3, 4]
     assert log[-1]["skipped_steps"] == 4

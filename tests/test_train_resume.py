@@ -60,9 +60,9 @@ def weights(run: Path) -> dict[str, str]:
 def account(run: Path) -> dict[str, object]:
     """What the checkpoint says of the run: images, texts, rewrites and refusals, but no times."""
     record = json.loads((run / "model" / RECORD).read_text())
-    said = {k: v for k, v in record["provenance"]["run"].items() if k != "seconds"}
-    assert sum(each["made"] for each in said["rewrites"].values()) > 0
-    return said
+    totals = {k: v for k, v in record["provenance"]["run"].items() if k != "seconds"}
+    assert sum(rewrite["made"] for rewrite in totals["rewrites"].values()) > 0
+    return totals
 
 
 def test_a_run_leaves_no_model_in_memory(folder: Path) -> None:
@@ -110,14 +110,21 @@ def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -
 PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "frozen, rates": (
         "negclip",
-        ("--set=lr_image=1e-4", "--set=layer_decay=0.7", "--freeze", "image-trunk", "text:1"),
+        (
+            *("--set=lr_image=1e-4", "--set=layer_decay=0.7", "--set=matryoshka=[4,8]"),
+            *("--freeze", "image-trunk", "text:1"),
+        ),
         "",
     ),
     "cached features, average": (
         "fsc-clip",
-        ("--set=ema=0.8", "--freeze", "image", "--no-crop", "--cache-frozen", "--lora"),
+        (
+            *("--set=ema=0.8", "--freeze", "image", "--no-crop", "--cache-frozen", "--lora"),
+            *("--terms", "+all-images"),
+        ),
         "average/",
     ),
+    "another model as the teacher": ("negclip", ("--terms=+similarity", "--set=teacher=BASE"), ""),
     "teacher": ("degla", ("--decay=0.9",), "model/teacher."),
     "composed": (
         "fsc-clip",
@@ -143,6 +150,7 @@ def test_every_part_is_resumed_bit_for_bit(
 ) -> None:
     method, options, start = PARTS[part]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    options = [option.replace("BASE", str(world / "base")) for option in options]
     run = [*arguments(world, method, cut, "--epochs=1.2"), *options]
     assert main(arguments(world, method, whole, "--epochs=1.2", *options)) == 0
     assert main([*run, "--set=stop_after=3"]) == 0
@@ -239,28 +247,20 @@ def test_a_full_disk_keeps_the_last_state(
 PROGRESS = Progress(step=1, epoch=0, epoch_step=1)
 
 
-def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """What dropout drew after saving, and after loading."""
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_random_numbers_go_on_after_loading(device: str, tmp_path: Path) -> None:
     model = nn.Linear(2, 2).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     torch.manual_seed(3)
     torch.rand(5, device=device)
-    save_state(folder, model, optimizer, PROGRESS)
-    first = torch.rand(9, device=device)
+    save_state(tmp_path, model, optimizer, PROGRESS)
+    after_saving = torch.rand(9, device=device)
     torch.manual_seed(4)
-    assert load_state(folder / "step-00000001", model, optimizer) == PROGRESS
-    return first, torch.rand(9, device=device)
-
-
-def test_random_numbers_go_on(tmp_path: Path) -> None:
-    first, again = draws_again("cpu", tmp_path)
-    assert torch.equal(first, again)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_random_numbers_of_a_gpu_go_on(tmp_path: Path) -> None:
-    first, again = draws_again("cuda", tmp_path)
-    assert torch.equal(first, again)
+    assert load_state(tmp_path / "step-00000001", model, optimizer) == PROGRESS
+    assert torch.equal(torch.rand(9, device=device), after_saving)
 
 
 def test_a_state_that_cannot_be_written_ends_training(tmp_path: Path) -> None:

@@ -107,11 +107,18 @@ def test_split_parameters_train_as_whole_ones(squares: Path) -> None:
         assert (a - b).abs().max() < 2e-3  # AdamW's first steps turn rounding into steps of lr
 
 
-def test_splitting_needs_processes_and_weights_that_learn(squares: Path) -> None:
-    with pytest.raises(UsageError, match="start with torchrun"):
-        training(SINGLE, squares, "one", fsdp=True)
-    with pytest.raises(UsageError, match="leave --fsdp or LoRA out"):
-        run(Ranks(0, 2), squares, "lora", load_recipe("fsc-clip-lora")(), fsdp=True)
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("fsc-clip-lora", "leave --fsdp or LoRA out"),
+        ("lab-clip", "which --lora and --fsdp do not support"),
+        ("read-clip", "read-clip also has heads: leave --fsdp out"),
+        ("degla", "degla also has a teacher: leave --fsdp out"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(squares: Path, recipe: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(Ranks(0, 2), squares, "run", load_recipe(recipe)(), fsdp=True)
 
 
 @pytest.mark.parametrize("version", ["2.8.0+cu126", "2.10.1"])

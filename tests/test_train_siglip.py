@@ -59,11 +59,9 @@ def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> Non
 @pytest.mark.parametrize("name", ["mosaic-clip", "hard-positives", "cs-clip"])
 def test_micro_batches_have_the_gradients_of_the_whole_batch(name: str, folder: Path) -> None:
     whole = run(SINGLE, folder, "whole", still(name), stop_after=STEPS)
-    for size in (1, 3):
-        settings = {"stop_after": STEPS, "micro_batch": size}
-        pieces = run(SINGLE, folder, f"by {size}", still(name), **settings)
-        assert difference(pieces["gradients"], whole["gradients"]) < 1e-5
-        assert all(close(a, b) for a, b in zip(pieces["log"], whole["log"], strict=True))
+    pieces = run(SINGLE, folder, "pieces", still(name), stop_after=STEPS, micro_batch=3)
+    assert difference(pieces["gradients"], whole["gradients"]) < 1e-5
+    assert all(close(a, b) for a, b in zip(pieces["log"], whole["log"], strict=True))
 
 
 def in_parts(ranks: Ranks, folder: Path) -> float:
@@ -83,7 +81,7 @@ def test_processes_have_the_gradients_of_one(folder: Path) -> None:
         assert worst < 1e-5
 
 
-def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_contrasts_are_can_be_chosen(folder: Path) -> None:
     runs = {
         contrast: run(SINGLE, folder, contrast, still("clip-ft"), stop_after=1, contrast=contrast)
         for contrast in ("auto", "softmax", "sigmoid")
@@ -92,8 +90,6 @@ def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFi
     assert losses["auto"] == losses["sigmoid"] != losses["softmax"]
     bias = [gradient for gradient in runs["softmax"]["gradients"][0] if gradient is None]
     assert len(bias) == 1  # a softmax has no use for it
-    assert main(command(folder, "run", "--set=contrast=sigmoid", "--model=bundled")) == 2
-    assert "--set contrast=sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
 
 
 def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from build.models import batch_for, trainable
-from build.runs import CACHED, command, run
+from build.models import batch_for, take_step, trainable
+from build.runs import CACHED, COLOURS, command, run, teacher_of
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.embedder import open_encoder
-from compoclip.evaluation.encoder import ModelEncoder, described
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.teacher import (
     feature_distillation,
@@ -29,13 +29,10 @@ from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.lora import Lora, attach_lora, merge_lora
-from compoclip.ranks import SINGLE, Ranks
+from compoclip.ranks import SINGLE
 from compoclip.training.loop import freeze
-from compoclip.training.settings import RunSettings
-from compoclip.training.step import step
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
-from ranks_helpers import in_ranks
 from train_helpers import OPTIM
 
 DOUBLE = torch.float64
@@ -137,24 +134,22 @@ def moved(model: Any) -> None:
                 parameter.add_(0.1 * torch.randn_like(parameter))
 
 
+def looking(loss: Callable[[Features, Layout], Tensor]) -> Method:
+    """A method of one loss that compares with a teacher."""
+    return replace(load_recipe("clip-ft")(), losses=(LossTerm("near", loss, needs_teacher=True),))
+
+
 @pytest.mark.parametrize("micro_batch", [0, 2])
 def test_at_the_start_nothing_is_apart(micro_batch: int) -> None:
     model = trainable()
     model.encoder.teacher = TeacherEncoder(model.encoder, 0.9996)
-    method = Method(
-        name="near",
-        plan=load_recipe("clip-ft")().plan,
-        losses=(LossTerm("distill", feature_distillation, needs_teacher=True),),
-        optim=OPTIM,
-    )
-    settings = RunSettings(out=Path(), micro_batch=micro_batch)
-    result = step(model.encoder, model.tokenizer, method, batch_for(model), settings)
-    assert result.total == 0.0
+    method = looking(feature_distillation)
+    assert take_step(model, method, micro_batch=micro_batch).total == 0.0
     network = model.encoder.model
     assert not any(p.grad.any() for p in network.parameters() if p.grad is not None)
     assert all(p.grad is None for p in model.encoder.teacher.parameters())
     moved(network)
-    assert step(model.encoder, model.tokenizer, method, batch_for(model), settings).total > 1e-4
+    assert take_step(model, method, micro_batch=micro_batch).total > 1e-4
 
 
 def test_it_follows_as_the_closed_form_says() -> None:
@@ -213,9 +208,7 @@ def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) ->
         seen.append(features)
         return feature_distillation(features, layout)
 
-    base = load_recipe("clip-ft")()
-    method = replace(base, losses=(LossTerm("look", look, needs_teacher=True),))
-    step(model.encoder, model.tokenizer, method, batch_for(model), RunSettings(out=Path()))
+    take_step(model, looking(look))
     assert seen[0].teacher_image is not None
     assert torch.equal(seen[0].teacher_image, seen[0].image)
     assert not seen[0].teacher_image.requires_grad
@@ -224,50 +217,23 @@ def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) ->
 # --- Runs. ---
 
 
-COLOURS = """
-import numpy as np
-
-class Colours:
-    def images(self, images):
-        return np.array([[*np.asarray(each).mean((0, 1)), 9.0] for each in images])
-
-    def texts(self, texts):
-        words = ("red", "blue", "green")
-        return np.array([[200.0 * (word in text) for word in words] + [9.0] for text in texts])
-"""
-
-
-def colours(folder: Path, code: str = "") -> ExternalTeacher:
-    """A teacher in a file, of four numbers; the model has 16. code: to write first."""
+def colours(folder: Path, code: str) -> Path:
+    """Write the file of a teacher of four numbers; the model has 16."""
     file = folder / "colours.py"
-    if code:
-        file.write_text(code)
-    encoder = open_encoder(str(file))
-    return ExternalTeacher(encoder, {"model": "colours.py", **described(encoder)})
+    file.write_text(code)
+    return file
 
 
 def similar(recipe: str = "negclip") -> Method:
     return compose(load_recipe(recipe)(optim=OPTIM), terms=["+similarity"])
 
 
-def distilled(ranks: Ranks, folder: Path, out: str, settings: dict[str, Any]) -> Any:
-    return run(ranks, folder, out, similar(), teacher=colours(folder), **settings)["log"]
-
-
-def test_any_model_teaches_and_runs_resume_and_are_shared(squares: Path) -> None:
-    colours(squares, COLOURS)
-    alone = distilled(SINGLE, squares, "one", {"stop_after": 4})
-    assert alone[0]["loss/similarity"] > 0.1
-    distilled(SINGLE, squares, "parts", {"stop_after": 2})
-    assert distilled(SINGLE, squares, "parts", {"stop_after": 4, "resume": True}) == alone
-    shared = in_ranks(2, distilled, squares, "two", {"stop_after": 4, "micro_batch": 2})[0]
-    assert isinstance(shared, list), shared
-    for row, expected in zip(shared, alone, strict=True):
-        assert row["loss/similarity"] == pytest.approx(expected["loss/similarity"], rel=1e-3)
-    # Another teacher is another run.
-    other = colours(squares, COLOURS.replace("200.0", "100.0"))
+def test_another_teacher_is_another_run(squares: Path) -> None:
+    teacher = colours(squares, COLOURS)
+    run(SINGLE, squares, "run", similar(), teacher=teacher, stop_after=1)
+    teacher.write_text(COLOURS.replace("200.0", "100.0"))
     with pytest.raises(CompoclipError, match="made with other settings: teacher"):
-        run(SINGLE, squares, "parts", similar(), teacher=other, resume=True)
+        run(SINGLE, squares, "run", similar(), teacher=teacher, resume=True)
 
 
 def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
@@ -277,10 +243,9 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
         seen.append(features)
         return similarity_distillation(features, layout)
 
-    method = replace(load_recipe("clip-ft")(), losses=(LossTerm("look", look, needs_teacher=True),))
-    teacher = colours(tmp_path, COLOURS)
+    teacher = teacher_of(colours(tmp_path, COLOURS))
     model.encoder.teacher = teacher
-    step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path()))
+    take_step(model, looking(look), batch)
     texts = teacher.model.texts(batch.texts)
     assert torch.equal(seen[0].teacher_text, torch.from_numpy(texts))
     means = F.pad(batch.pixels.double().mean((2, 3)), (0, 1), value=9.0)
@@ -299,23 +264,22 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
 
 def test_a_term_and_its_teacher_fit(squares: Path) -> None:
     plain, near = load_recipe("clip-ft")(optim=OPTIM), similar("clip-ft")
-    teacher = colours(squares, COLOURS)
-    split = colours(squares, COLOURS.replace(", 9.0] for each", "] for each"))
+    taught: dict[str, Any] = {"teacher": colours(squares, COLOURS)}
 
-    def refused(method: Method, error: type[Exception], words: str, **settings: Any) -> None:
+    def refused(words: str, method: Method, error: type[Exception] = UsageError) -> None:
         with pytest.raises(error, match=words):
-            run(SINGLE, squares, "run", method, **settings)
+            run(SINGLE, squares, "run", method, **taught)
 
-    words = "no term that compares with a teacher: add --terms"
-    refused(plain, UsageError, words, teacher=teacher)
-    words = "--cache-frozen stores no pixels"
-    refused(near, UsageError, words, teacher=teacher, **CACHED)
+    refused("no term that compares with a teacher: add --terms", plain)
     words = "features have 4 dimensions and the model's have 16: .*similarity"
-    refused(compose(plain, terms=["+degla.distill"]), UsageError, words, teacher=teacher)
-    words = r"colours\.py: features of images have 3 dimensions"
-    refused(near, CompoclipError, words, teacher=split)
+    refused(words, compose(plain, terms=["+degla.distill"]))
+    taught |= CACHED
+    refused("--cache-frozen stores no pixels", near)
+    taught = {"teacher": colours(squares, COLOURS.replace(", 9.0] for each", "] for each"))}
+    refused(r"colours\.py: features of images have 3 dimensions", near, CompoclipError)
+    taught = {}
     bare = replace(load_recipe("degla")(optim=OPTIM), teacher=None)
-    refused(bare, UsageError, "need a teacher, but it has no teacher")
+    refused("need a teacher, but it has no teacher", bare)
 
 
 def test_the_command_names_any_model(

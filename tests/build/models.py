@@ -11,10 +11,12 @@ import torch
 
 from compoclip.data.batch import Batch
 from compoclip.losses.contract import Role
-from compoclip.methods.base import Trains
+from compoclip.methods.base import Method, Trains
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import StepResult, step
 from models_thin import config
 
 TEXTS = ["a red cat", "a cat on a small red mat", "a dog", "a red cat", "two dogs beside a cat"]
@@ -57,6 +59,15 @@ def put(*path: str, **values: Any) -> Change:
         data.update(values)
 
     return change
+
+
+def take_step(
+    model: LoadedModel, method: Method, batch: Batch | None = None, **settings: Any
+) -> StepResult:
+    """Compute losses and gradients of a batch, if not of `batch_for`."""
+    batch = batch or batch_for(model)
+    settings_of_run = RunSettings(out=Path(), **settings)
+    return step(model.encoder, model.tokenizer, method, batch, settings_of_run)
 
 
 def edit_json(path: Path, change: Change) -> None:

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from compoclip.data.sources.open import open_source
+from compoclip.evaluation.embedder import open_encoder
+from compoclip.evaluation.encoder import described
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
@@ -25,6 +27,7 @@ from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
 from compoclip.training.state import latest_state
+from compoclip.training.teacher import ExternalTeacher
 from train_helpers import FEW, OPTIM, write_config, write_data
 
 STEPS = 3  # the thresholds of one are read by the next; composed and single batches take turns
@@ -32,6 +35,18 @@ TABLE = Path("data") / "data.tsv"
 CACHED: dict[str, Any] = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
 """Settings of a run on cached features."""
 Gradients = list[list[Tensor | None]]
+COLOURS = """
+import numpy as np
+
+class Colours:
+    def images(self, images):
+        return np.array([[*np.asarray(each).mean((0, 1)), 9.0] for each in images])
+
+    def texts(self, texts):
+        words = ("red", "blue", "green")
+        return np.array([[200.0 * (word in text) for word in words] + [9.0] for text in texts])
+"""
+"""A model of four numbers, as a file: the mean colour of a photo, and colours in a text."""
 
 
 def write_base(folder: Path) -> Path:
@@ -80,11 +95,14 @@ def _base(path: Path) -> LoadedModel:
 def run(
     ranks: Ranks, folder: Path, out: str, method: Method, data: Path = TABLE, **settings: Any
 ) -> dict[str, Any]:
-    """Return gradients, log, summary and model of a run, which learns nothing if lr is 0."""
+    """Return gradients, log, summary and model of a run, which learns nothing if lr is 0.
+
+    teacher, one of the settings: a file of a model.
+    """
     base = _base(folder / "base")
     model = replace(base, encoder=deepcopy(base.encoder))
     options = {"save_every": 0, "log_every": 1, "allow_no_negatives": True, **settings}
-    teacher = options.pop("teacher", None)
+    teacher = teacher_of(options.pop("teacher")) if "teacher" in options else None
     source, place = open_source(str(folder / data)), RunSettings(out=folder / out, **options)
     with Recorder() as recorder:
         summary = run_training(model, method, source, place, ranks, teacher=teacher)
@@ -94,6 +112,12 @@ def run(
         "summary": replace(summary, seconds=0.0, model=None, adapter=None),
         "model": model,
     }
+
+
+def teacher_of(file: Path) -> ExternalTeacher:
+    """Return the model of a file as a teacher."""
+    encoder = open_encoder(str(file))
+    return ExternalTeacher(encoder, {"model": file.name, **described(encoder)})
 
 
 def training(
