@@ -33,11 +33,11 @@ def run_of(method: str) -> dict[str, Any]:
     "world": its file of `write_world`, and options without which it cannot train on so little.
     "photos": options in the place of columns that captioned photos do not have, null where nothing
     can be; "photos_name": what the run is called then. "kept": options without which its images
-    cannot be kept as features.
+    cannot be cached as features.
     """
     path = RUNS / f"{method}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], "rare": [], **found}
+    return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], **found}
 
 
 @cache

@@ -189,27 +189,3 @@ def test_float32_equals_float64(name: str) -> None:
             where = f"{leaf} of {case}"
             ours_now = got[leaf].double()
             torch.testing.assert_close(ours_now, wanted[leaf], atol=3e-6, rtol=1e-5, msg=where)
-
-
-GLOBAL, LOCAL = ("image", "text", "logit_scale"), ("patches", "tokens", "logit_scale")
-
-
-@pytest.mark.parametrize(
-    ("loss", "names"),
-    [
-        (clip_loss, GLOBAL),
-        (partial(negclip_loss, missing_hn="zero", kinds=KINDS), GLOBAL),
-        (partial(global_hn_loss, gamma=2.0, beta=0.1), GLOBAL),
-        (partial(global_hn_loss, gamma=0.5, missing_hn="zero", kinds=KINDS), GLOBAL),
-        (partial(local_hn_loss, attention_grad=True, gamma=2.0, beta=0.1), LOCAL),
-        (partial(local_hn_loss, attention="softmax", attention_grad=True, gamma=2.0), LOCAL),
-    ],
-)
-def test_gradcheck(loss: LossFn, names: tuple[str, ...]) -> None:
-    layout = layout_of(CASES["ragged"])
-    features = features_for(layout, scale=3.0, dim=3, patches=3, tokens=2)
-
-    def call(*leaves: Tensor) -> Tensor:
-        return loss(replace(features, **dict(zip(names, leaves))), layout)
-
-    assert torch.autograd.gradcheck(call, [getattr(features, name) for name in names])

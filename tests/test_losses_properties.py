@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from compoclip.losses.bags import bag_loss
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
@@ -199,13 +198,3 @@ def test_local_needs_local_features() -> None:
             local_hn_loss(replace(f, **{name: None}), layout)
     with pytest.raises(ValueError, match=r"Features\.patches, which was not .*needs_patches"):
         patch_phrase_loss(replace(f, patches=None), layout, "d")
-
-
-def test_one_good_sentence_of_a_bag_is_enough() -> None:
-    texts = [(i, CAPTION, -1) for i in (0, 1)]
-    layout = layout_of([*texts, (0, POSITIVE, 3), (0, POSITIVE, 3), (1, POSITIVE, 3)])
-    axis = torch.eye(3, dtype=torch.float64)
-    scale = torch.tensor(100.0, dtype=torch.float64)
-    loss = bag_loss(Features(axis[:2], axis[[0, 1, 0, 2, 1]], scale), layout, "d")
-    # Nothing but the own pair, which the denominator holds twice.
-    torch.testing.assert_close(loss.item(), math.log(2))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from build.runs import losses
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.transform import ImageTransform, RandomCrop
@@ -22,7 +24,7 @@ from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.models.preprocess import Preprocess
 from losses_oracle import features_for, layout_of
-from method_data import arguments
+from method_data import PLAIN, arguments, differing, run_of
 from own_files import METHOD
 
 
@@ -240,6 +242,19 @@ def test_what_stands_in_for_a_language_model_is_said_and_counted(
 def made_of(run: Path) -> dict[str, dict[str, int]]:
     made: dict[str, dict[str, int]] = load_model(run / "model").provenance["run"]["rewrites"]
     return made
+
+
+@pytest.mark.parametrize("name", [name for name in differing() if run_of(name)["photos"]])
+def test_options_take_the_place_of_columns_that_captioned_photos_lack(
+    name: str, world: Path, tmp_path: Path
+) -> None:
+    plain = (f"--data={world / PLAIN}", "--epochs=0.6", *run_of(name)["photos"])
+    assert main(arguments(world, name, tmp_path / "run", *plain)) == 0
+    assert all(map(math.isfinite, losses(tmp_path / "run")))
+    provenance = load_model(tmp_path / "run" / "model").provenance
+    assert provenance["method"] == run_of(name)["photos_name"]
+    assert (provenance["run"]["steps"], provenance["run"]["skipped"]) == (3, 0)
+    assert any(rewrite["made"] for rewrite in made_of(tmp_path / "run").values())
 
 
 def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,12 +19,12 @@ from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.training.checks import true_pair_share
 from compoclip.training.log import LOG
-from method_data import arguments
+from method_data import PLAIN, arguments
 from train_helpers import FEW as FEW_MERGES
 from train_helpers import write_config
 
 NAMES = ("dog", "cat", "horse", "cow", "bird", "sheep")
-PLAIN = [f"a brown {name} sits on the red sofa" for name in (*NAMES, *NAMES)]
+TEXTS = [f"a brown {name} sits on the red sofa" for name in (*NAMES, *NAMES)]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def trained(
     folder: Path,
     tmp_path: Path,
     *options: str,
-    captions: list[str] = PLAIN,
+    captions: list[str] = TEXTS,
     method: str = "negclip",
 ) -> int:
     data = tmp_path / "data.jsonl"
@@ -57,19 +57,34 @@ FEW = "--batch-size=4"
 REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
     "column of numbers": (
         [FEW, "--caption-column=n"],
-        PLAIN,
+        TEXTS,
         1,
         ["captions are numbers or file names, such as '0'", "--caption-column"],
     ),
     "column of images": (
         [FEW, "--caption-column=image"],
-        PLAIN,
+        TEXTS,
         1,
         ["captions are numbers or file names, such as '0.png'"],
     ),
-    "no folder": ([FEW, "--images", "nowhere"], PLAIN, 2, ["nowhere: no such folder", "--images"]),
-    "no images": ([FEW, "--images", "."], PLAIN, 1, ["images do not exist, such as", "--images"]),
-    "large batch": (["--batch-size=256"], PLAIN, 1, ["12 samples are fewer", "one batch of 256"]),
+    "no folder": (
+        [FEW, "--images", "nowhere"],
+        TEXTS,
+        2,
+        ["nowhere: no such folder", "--images"],
+    ),
+    "no images": (
+        [FEW, "--images", "."],
+        TEXTS,
+        1,
+        ["images do not exist, such as", "--images"],
+    ),
+    "large batch": (
+        ["--batch-size=256"],
+        TEXTS,
+        1,
+        ["12 samples are fewer", "one batch of 256"],
+    ),
     "no negatives": (
         [FEW],
         [f"一匹の犬が公園で{i}" for i in range(12)],
@@ -80,11 +95,11 @@ REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
 NOTED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
     "short warm-up, captions twice": (
         [FEW],
-        PLAIN,
+        TEXTS,
         0,
         ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)", "share a photo or a caption"],
     ),
-    "long warm-up": ([FEW, "--warmup=3"], PLAIN, 0, ["the warm-up (3 steps) is not shorter"]),
+    "long warm-up": ([FEW, "--warmup=3"], TEXTS, 0, ["the warm-up (3 steps) is not shorter"]),
     "other languages": (
         [FEW, "--set=allow_no_negatives=true"],
         [f"犬{i}" for i in range(12)],
@@ -93,7 +108,7 @@ NOTED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
     ),
     "three captions": (
         [FEW],
-        [PLAIN[number % 3] for number in range(12)],
+        [TEXTS[number % 3] for number in range(12)],
         0,
         ["27.3% of the pairs of two samples share a photo or a caption"],
     ),
@@ -140,6 +155,10 @@ TOGETHER = [
     ),
     ("read-clip --reconstruction=0.1", "--decoder FOLDER of a T5"),
     ("negclip --fsdp", "start with torchrun"),
+    ("gnm-clip --data=PLAIN", "brings no variations; it needs a column group"),
+    ("dac --data=PLAIN --bags=", "--bags captions"),
+    ("negclip-original --data=PLAIN", "brings no negatives; add a column neg_caption"),
+    ("triplet-clip --data=PLAIN", "--negatives negclip"),
 ]
 
 
@@ -147,7 +166,9 @@ TOGETHER = [
 def test_options_that_no_training_can_use_are_refused(
     words: str, message: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method, *options = words.replace("CONFIG", str(world / "config.json")).split()
+    for name, file in (("CONFIG", "config.json"), ("PLAIN", PLAIN)):
+        words = words.replace(name, str(world / file))
+    method, *options = words.split()
     assert main(arguments(world, method, tmp_path / "run", *options)) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import tarfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +23,11 @@ from build.runs import (
     trained_in_ranks,
     training,
 )
-from compoclip.archives import add_member
 from compoclip.cli import train as cli
 from compoclip.cli.main import main
-from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import TextPlan
-from compoclip.data.sources.open import open_source
-from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
 from compoclip.methods.compose import compose
-from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.programs.request import TrainRequest
 from compoclip.ranks import SINGLE, Ranks
@@ -225,46 +217,6 @@ def test_batch_norms_over_ranks_keep_their_activation() -> None:
     )
     assert (plain < 0).any()
     assert torch.allclose(network.visual(pixels), plain.relu())
-
-
-def test_shards_are_split_without_loss_or_repetition(
-    squares: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = 4
-    monkeypatch.setenv("XDG_CACHE_HOME", str(squares / "cache"))
-    for shard in range(5):
-        with tarfile.open(squares / f"s-{shard}.tar", "w") as tar:
-            for i in range(8 * shard, 8 * shard + 8):
-                image = (squares / "data" / f"{i}.png").read_bytes()
-                add_member(tar, f"{i:02d}.png", image)
-                add_member(tar, f"{i:02d}.txt", b"a square")
-    source = open_source(str(squares / "s-{0..4}.tar"))
-    assert len(source) == 40
-    model = load_model(squares / "base")
-    plan = TextPlan(load_recipe("clip-ft")().plan)
-
-    def batches(rank: int, world: int, workers: int = 0) -> list[list[tuple[str, ...]]]:
-        loader = BatchLoader(
-            source,
-            plan,
-            ImageTransform(model.preprocess, None),
-            batch_size=8,
-            rank=rank,
-            world=world,
-            workers=workers,
-        )
-        ids = [[batch.ids for batch in loader.epoch(epoch)] for epoch in range(2)]
-        loader.close()
-        return ids
-
-    one = batches(0, 1)
-    parts = [batches(rank, world, workers=int(rank == 1)) for rank in range(world)]
-    for epoch in range(2):
-        used = Counter(id for part in parts for ids in part[epoch] for id in ids)
-        assert len(used) == 40
-        assert set(used.values()) == {1}
-        for number, ids in enumerate(one[epoch]):
-            assert tuple(id for part in parts for id in part[epoch][number]) == ids
 
 
 def test_the_command_in_processes_that_torchrun_starts(squares: Path, tmp_path: Path) -> None:

@@ -12,14 +12,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Features
 from compoclip.ranks import PeerLostError, Ranks, launched, peers
 from compoclip.training.distributed import RankPeers, without_rows
 from compoclip.training.gradients import GradientMean
+from losses_oracle import CAPTION, features_for, layout_of
 from ranks_helpers import in_ranks
-
-COUNTS = {2: ([3, 1], [5, 4]), 4: ([2, 0, 1, 3], [4, 0, 3, 5])}  # images and texts of each process
-LENGTHS = (4, 6, 3, 5)
 
 
 def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,55 +31,6 @@ def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> N
         launched()
 
 
-class Towers(nn.Module):
-    """Linear towers with local features: what a gradient has to come back through."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.image = nn.Parameter(torch.randn(6, 5, generator=generator))
-        self.text = nn.Parameter(torch.randn(6, 5, generator=generator))
-        self.logit_scale = nn.Parameter(torch.tensor(1.0))
-        self.unused = nn.Parameter(torch.ones(2))
-
-    def forward(self, pixels: Tensor, words: Tensor, mask: Tensor) -> Features:
-        patches, tokens = pixels @ self.image, words @ self.text
-        tokens = tokens.masked_fill(~mask[..., None], 0.0)
-        return Features(
-            image=nn.functional.normalize(patches.mean(1), dim=-1),
-            text=nn.functional.normalize(tokens.sum(1), dim=-1),
-            logit_scale=self.logit_scale.exp(),
-            patches=patches,
-            tokens=tokens,
-            token_mask=mask,
-        )
-
-
-def toy_loss(features: Features, images: Tensor, texts: Tensor) -> Tensor:
-    """A function of everything a loss may see, whose rows meet the columns `images`, `texts`."""
-    assert features.patches is not None
-    assert features.tokens is not None
-    assert features.token_mask is not None
-    scores = features.logit_scale * features.image @ texts.T
-    back = features.logit_scale * features.text @ images.T
-    local = features.patches.tanh().sum((1, 2)) * scores.softmax(1).square().sum(1)
-    masked = (features.tokens * features.token_mask[..., None]).sum((1, 2))
-    return scores.logsumexp(1).sum() + back.logsumexp(1).sin().sum() + local.sum() + masked.sum()
-
-
-def toy_parts(world: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Pixels, words and mask of each process."""
-    generator = torch.Generator().manual_seed(1)
-    parts = []
-    for rank, (images, texts) in enumerate(zip(*COUNTS[world])):
-        length = LENGTHS[rank]
-        pixels = torch.randn(images, 3, 6, generator=generator)
-        words = torch.randn(texts, length, 6, generator=generator)
-        ends = torch.randint(1, length + 1, (texts, 1), generator=generator)
-        parts.append((pixels, words, torch.arange(length) < ends))
-    return parts
-
-
 def gradients(network: nn.Module) -> dict[str, list[float] | None]:
     return {
         name: None if p.grad is None else p.grad.reshape(-1).tolist()
@@ -90,24 +38,19 @@ def gradients(network: nn.Module) -> dict[str, list[float] | None]:
     }
 
 
-def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
-    towers = Towers()
-    images, texts = COUNTS[ranks.world]
-    mean, rank_peers = GradientMean(towers.parameters(), ranks), RankPeers(ranks)
-    for _ in range(2):
-        towers.zero_grad()
-        own = towers(*toy_parts(ranks.world)[ranks.rank])
-        share = toy_loss(
-            own,
-            rank_peers.gathered(own.image, np.array(images)),
-            rank_peers.gathered(own.text, np.array(texts)),
-        )
-        mean.backward(ranks.world * share)
+def exchanging(ranks: Ranks, folder: Path) -> dict[str, Any]:
+    """What a process has of the others: rows, of which the second has none, numbers and records."""
+    rank_peers, counts = RankPeers(ranks), np.array([2, 0, 3])
+    rows = torch.full((int(counts[ranks.rank]), 2), 1.0 + ranks.rank, requires_grad=True)
+    weights = (1.0 + ranks.rank) * torch.arange(5.0)[:, None]
+    gathered = rank_peers.gathered(rows, counts)
+    (gathered * weights).sum().backward()  # type: ignore[no-untyped-call]
+    assert rows.grad is not None
     numbers = np.arange(ranks.rank + 1) + 10 * ranks.rank
     collected = rank_peers.collected([numbers, numbers[:0], 2**40 + numbers[:1]])
-    said = ranks.exchange({"rank": ranks.rank, "text": "x" * (7 * ranks.rank)})
+    records = ranks.exchange({"rank": ranks.rank, "text": "x" * (7 * ranks.rank)})
     with ranks.rank0_first():
-        found = sorted(path.name for path in folder.iterdir())
+        before = sorted(path.name for path in folder.iterdir())
         (folder / str(ranks.rank)).touch()
     try:
         with ranks.agreed():
@@ -116,54 +59,45 @@ def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     except UsageError as error:
         failed = str(error)
     return {
-        "loss": rank_peers.summed(share).item(),
-        "collected": [each.tolist() for each in collected],
-        "gradients": gradients(towers),
-        "said": said,
+        "gathered": gathered.tolist(),
+        "gradient": rows.grad[:, 0].tolist(),
+        "sum": rank_peers.summed(torch.tensor(1.0 + ranks.rank)).item(),
+        "collected": [array.tolist() for array in collected],
+        "records": records,
         "failed": failed,
-        "found": found,
+        "before": before,
     }
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_path: Path) -> None:
-    parts = toy_parts(world)
-    longest = max(mask.shape[1] for _, _, mask in parts)
-    pixels = torch.cat([part[0] for part in parts])
-    words = torch.cat([nn.functional.pad(w, (0, 0, 0, longest - w.shape[1])) for _, w, _ in parts])
-    mask = torch.cat([nn.functional.pad(m, (0, longest - m.shape[1])) for _, _, m in parts])
-    towers = Towers()
-    features = towers(pixels, words, mask)
-    loss = toy_loss(features, features.image, features.text)
-    loss.backward()  # type: ignore[no-untyped-call]
-    expected = gradients(towers)
-    found = in_ranks(world, gathering, tmp_path)
-    for result in found:
+def test_processes_have_what_the_others_have(tmp_path: Path) -> None:
+    results = in_ranks(3, exchanging, tmp_path)
+    gradient = [0.0, 6.0, 12.0, 18.0, 24.0]  # each row has weights of all three processes
+    for result, rows in zip(results, (gradient[:2], [], gradient[2:]), strict=True):
         assert isinstance(result, dict), result
-        assert result["loss"] == pytest.approx(loss.item(), rel=1e-6)
-        assert result["gradients"] == found[0]["gradients"]  # bit for bit: replicas stay equal
-        assert result["gradients"]["unused"] is None
-        for name, values in expected.items():
-            if values is not None:
-                assert result["gradients"][name] == pytest.approx(values, rel=1e-5, abs=1e-6)
-        assert result["said"] == [{"rank": r, "text": "x" * (7 * r)} for r in range(world)]
+        assert result["gathered"] == [[1.0] * 2] * 2 + [[3.0] * 2] * 3
+        assert result["gradient"] == rows
+        assert result["sum"] == 6.0
+        assert result["records"] == [{"rank": r, "text": "x" * (7 * r)} for r in range(3)]
         assert result["failed"] == "only here"
         assert result["collected"] == [
-            [10 * r + i for r in range(world) for i in range(r + 1)],
+            [0, 10, 11, 20, 21, 22],
             [],
-            [2**40 + 10 * r for r in range(world)],
+            [2**40 + 10 * r for r in range(3)],
         ]
-    assert found[0]["found"] == []
-    assert all("0" in result["found"] for result in found[1:])
+    assert results[0]["before"] == []
+    assert all("0" in result["before"] for result in results[1:])
 
 
 def test_a_part_without_images_has_no_rows_and_gradients_of_zero() -> None:
-    towers = Towers()
-    features = without_rows(towers(*toy_parts(2)[0]))
+    layout = layout_of([(0, CAPTION, -1), (1, CAPTION, -1)])
+    whole = features_for(layout)
+    features = without_rows(whole)
+    assert features.patches is not None
+    assert features.token_mask is not None
     assert (len(features.image), len(features.patches), len(features.token_mask)) == (0, 0, 0)
-    toy_loss(features, torch.ones(2, 5), torch.ones(3, 5)).backward()  # type: ignore[no-untyped-call]
-    assert towers.image.grad is not None
-    assert not towers.image.grad.any()
+    (features.image.sum() + features.text.sum()).backward()  # type: ignore[no-untyped-call]
+    assert whole.image.grad is not None
+    assert not whole.image.grad.any()
 
 
 @pytest.mark.parametrize(
