@@ -111,7 +111,7 @@ def test_near_captions_and_images_are_left_out(case: str, near: float, duplicate
         torch.testing.assert_close(found, masking(negclip_loss, duplicates)(f, layout))
 
 
-def test_needs_identities() -> None:
+def test_masking_needs_identities() -> None:
     layout = replace(layout_of(CASES["full"]), text_id=None, image_id=None)
     with pytest.raises(ValueError, match="needs text_id or image_id"):
         masking(negclip_loss)(features_for(layout), layout)

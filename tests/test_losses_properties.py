@@ -170,7 +170,7 @@ def test_half_precision_is_computed_in_float32_autocast_or_not(
 
 
 @every_loss
-def test_errors(loss: LossFn) -> None:
+def test_features_and_layouts_that_do_not_fit_are_refused(loss: LossFn) -> None:
     layout = layout_of(CASES["full"])
     f = features_for(layout)
     with pytest.raises(ValueError, match="16 text features, but the layout has 1"):

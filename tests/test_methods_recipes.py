@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-import pickle
 from dataclasses import fields, replace
 from pathlib import Path
 
 import list_recipes
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
 
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.texts import BagPlan
@@ -65,16 +63,6 @@ def test_every_recipe(name: str) -> None:
     assert other.plan == method.plan
 
 
-@pytest.mark.parametrize("name", ["clip", "clip-ft", "negclip", "fsc-clip", "fsc-clip-b16"])
-def test_losses_survive_a_trip_to_another_process(name: str) -> None:
-    layout = layout_of(CASES["ragged"])
-    features = features_for(layout)
-    method = load_recipe(name)()
-    copy = pickle.loads(pickle.dumps(method))  # noqa: S301
-    assert _sum(copy, features, layout) == _sum(method, features, layout)
-    assert (copy.optim, copy.plan, copy.settings) == (method.optim, method.plan, method.settings)
-
-
 @pytest.mark.parametrize("missing", ["mask", "zero"])
 def test_negclip_contrasts_with_its_negatives(missing: MissingHN) -> None:
     method = negclip.negclip(missing_hn=missing)
@@ -105,48 +93,6 @@ def test_fsc_clip_switches_reach_the_loss() -> None:
         for method in (usual, through)
     )
     assert not torch.allclose(here[0], there[0])
-
-
-def test_effective_weights_have_the_gradient_of_the_released_processes() -> None:
-    torch.manual_seed(0)
-    ranks, rows, scale = 4, 3, torch.tensor(20.0)
-    inputs = torch.randn(3, ranks * rows, 8)  # of images, captions, negatives
-    weights = torch.randn(8, 8, requires_grad=True)
-    row = torch.arange(ranks * rows)
-
-    def embedded() -> list[torch.Tensor]:
-        return [normalize(each @ weights, dim=1) for each in inputs]
-
-    # Each process gathers what the others have without gradient, and averages its own gradient
-    # with theirs; the hard-negative loss it computes of its own rows.
-    parts = []
-    for rank in range(ranks):
-        mine = row // rows == rank
-        image, text, negative = embedded()
-        u, t = (torch.where(mine[:, None], each, each.detach()) for each in (image, text))
-        logits = scale * u @ t.T
-        contrast = (cross_entropy(logits, row) + cross_entropy(logits.T, row)) / 2
-        own = torch.stack([(image * each).sum(1) for each in (text, negative)], dim=1)[mine]
-        against = cross_entropy(scale * own, torch.zeros(rows, dtype=torch.int64))
-        parts += torch.autograd.grad(contrast + 0.5 * against, weights)
-    released = torch.stack(parts).mean(0)
-
-    image, *texts = embedded()
-    features = Features(image, torch.cat(texts), scale)
-    role = torch.tensor([0, 2]).repeat_interleave(len(row))  # captions, negatives
-    layout = Layout(row.repeat(2), role, role // 2 - 1, len(row))
-    options = {"local_weight": 0.0, "gamma": 0.0, "beta": 0.0}
-    made = {
-        name: load_recipe("fsc-clip-l14")(weights=name, **options)
-        for name in ("stated", "effective")
-    }
-    stated, effective = (
-        torch.autograd.grad(_sum(m, features, layout), weights, retain_graph=True)[0]
-        for m in made.values()
-    )
-    torch.testing.assert_close(effective, ranks * released)  # AdamW sees no scale
-    assert torch.cosine_similarity(stated.flatten(), released.flatten(), dim=0) < 0.99
-    assert [m.losses[1].weight for m in made.values()] == [0.5, 2.0]
 
 
 def test_effective_weights_are_recorded_beside_the_given_ones() -> None:

@@ -116,18 +116,18 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "head", "said"), MALFORMED)
-def test_a_malformed_file_of_ratings(
-    tmp_path: Path, rows: tuple[str, ...], head: str, said: str
+@pytest.mark.parametrize(("rows", "head", "message"), MALFORMED)
+def test_a_malformed_file_of_ratings_is_refused(
+    tmp_path: Path, rows: tuple[str, ...], head: str, message: str
 ) -> None:
     file = ratings(tmp_path / "r.csv", *rows, head=head)
-    with pytest.raises(CompoclipError, match=said) as raised:
+    with pytest.raises(CompoclipError, match=message) as raised:
         read_ratings(file)
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_an_absent_file_and_a_wrong_margin(tmp_path: Path) -> None:
+def test_an_absent_file_and_an_impossible_margin_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"nowhere\.csv"):
         read_ratings(tmp_path / "nowhere.csv")
     for margin in (-0.1, 3.0, float("nan")):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from build.runs import write_base
 from compoclip.cli.main import main
 from test_data_image_door import empty as png_of
 
@@ -73,26 +72,27 @@ CASES: dict[str, tuple[str, Spoil, int, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_own_photos(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_photos(
+    case: str, written_squares: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     verb, spoil, status, words = CASES[case]
-    folder = write_base(tmp_path) / "photos"
+    folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(3):
         Image.new("RGB", (30, 30), (number, 0, 0)).save(folder / f"{number}.png")
     table(ROWS)(folder)
     spoil(folder)
-    own, model = str(folder / "own.csv"), f"--model={tmp_path / 'base'}"
+    own, model = str(folder / "own.csv"), f"--model={written_squares / 'base'}"
     images, out = f"--images={folder}", f"--out={tmp_path / 'out'}"
-    found = main(
+    code = main(
         {
             AUDIT: ["data", "audit", "--data", own, images, "--decode"],
             INDEX: ["index", str(folder), model, out, "--device=cpu"],
             TUNE: ["tune", own, images, model, out, "--device=cpu"],
         }[verb]
     )
-    said = capsys.readouterr()
-    printed = said.out + said.err
-    assert (found, words in printed) == (status, True), printed
+    printed = "".join(capsys.readouterr())
+    assert (code, words in printed) == (status, True), printed
     assert "Traceback" not in printed
     if status:
         assert not (tmp_path / "out").exists()

@@ -184,7 +184,9 @@ DAMAGED = r"is damaged .*; delete it and start without --resume"
         ("odd", torch.zeros(1)),
     ],
 )
-def test_tensors_of_another_kind(state: Path, name: str, value: torch.Tensor | None) -> None:
+def test_tensors_of_another_kind_are_refused(
+    state: Path, name: str, value: torch.Tensor | None
+) -> None:
     path = state / "tensors.safetensors"
     tensors = load_file(path)
     tensors.pop(name, None)
@@ -212,7 +214,7 @@ def test_tensors_of_another_kind(state: Path, name: str, value: torch.Tensor | N
         ("skipped_steps", 8),
     ],
 )
-def test_progress_that_cannot_be(state: Path, field: str, value: object) -> None:
+def test_impossible_progress_is_refused(state: Path, field: str, value: object) -> None:
     edit_json(state / "progress.json", lambda progress: progress.update({field: value}))
     with pytest.raises(CompoclipError, match=DAMAGED):
         load(state)
@@ -238,7 +240,9 @@ def runs_on(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
     return code == 0
 
 
-def test_a_spoilt_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spoilt_log_is_refused_and_a_torn_one_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_config(tmp_path / "config.json", merges=FEW)
     data, out = write_data(tmp_path / "data"), tmp_path / "run"
     arguments = ["train", "clip-ft", "--from-scratch", f"--model={tmp_path / 'config.json'}"]
@@ -292,7 +296,7 @@ def test_spoilt_manifests(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("name", ["pack.json", "pack-000000.json"])
-def test_spoilt_packs(name: str, finished: bool, tmp_path: Path) -> None:
+def test_a_spoilt_pack_is_finished_or_refused(name: str, finished: bool, tmp_path: Path) -> None:
     request = Request(str(write_data(tmp_path / "data", count=4)))
     spec, out = PackSpec(size=8, shard_size=3), tmp_path / "out"
     pack(request, out, spec)
@@ -311,7 +315,7 @@ def test_spoilt_packs(name: str, finished: bool, tmp_path: Path) -> None:
         assert found is None or found.samples >= 0
 
 
-def test_spoilt_companions(tmp_path: Path) -> None:
+def test_spoilt_companions_are_made_again(tmp_path: Path) -> None:
     path, array = tmp_path / "neighbours.safetensors", np.array([[1], [2], [0]])
 
     def read() -> NDArray[np.int64]:
@@ -331,7 +335,7 @@ class Parrot:
         return Answer("a blue dog on a mat\na red dog near a mat", tokens_in=3, tokens_out=4)
 
 
-def test_spoilt_answers(tmp_path: Path) -> None:
+def test_spoilt_answers_are_used_or_refused(tmp_path: Path) -> None:
     task, asking = load_task("negatives"), Asking(0.0, 50)
     captions = ["a red dog on a mat", "a cat", "two men in hats"]
     numbers = {caption: number for number, caption in enumerate(captions)}
@@ -350,7 +354,7 @@ def test_spoilt_answers(tmp_path: Path) -> None:
         out.answers.with_name(f"{out.answers.name}.settings.json").write_bytes(settings)
 
 
-def test_spoilt_jobs_of_the_lab(tmp_path: Path) -> None:
+def test_a_spoilt_job_of_the_lab_is_read_or_refused(tmp_path: Path) -> None:
     job = Job(tmp_path, LabSettings((), ("aro",), ""), None, 0, "w")
     job.folder.mkdir(parents=True)
     done = {"name": "base", "seconds": 1.5, "speed": 0.0, "made_from": job.made_from()}

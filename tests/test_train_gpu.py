@@ -143,7 +143,7 @@ def test_attention_avoids_the_kernel_that_plans_for_every_shape(
         ("cpu", 2, 1, 10_000, 0),
     ],
 )
-def test_who_reads(
+def test_readers_follow_the_device_its_cores_and_the_samples(
     device: str,
     cores: int,
     ranks: int,

@@ -110,8 +110,9 @@ def method_with(loss: nn.Module, clip_grad: float = 1.0) -> Method:
     return replace(recipe, losses=(LossTerm("odd", loss),))
 
 
-def _method(bad: set[int]) -> Method:
-    return method_with(NotFinite(bad))
+def bad_in(*calls: int) -> Method:
+    """A method whose loss is not a number in these steps."""
+    return method_with(NotFinite({*calls}))
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_a_step_that_is_not_taken_leaves_weights_and_moments(
 def test_a_step_without_finite_loss_is_skipped_and_reported(tmp_path: Path, source: Source) -> None:
     model = new_model(tmp_path)
     settings = RunSettings(out=tmp_path / "run", log_every=1)
-    summary = run_training(model, _method({2, 3}), source, settings)
+    summary = run_training(model, bad_in(2, 3), source, settings)
     records = read_log(tmp_path / "run" / "train.jsonl")
     assert [r["step"] for r in records if "skipped" in r and "loss" not in r] == [2, 3]
     assert all(torch.isfinite(p).all() for p in model.encoder.parameters())
@@ -176,7 +177,7 @@ def test_a_run_most_of_whose_steps_were_skipped_leaves_no_model(
     out = tmp_path / "run"
     lost = rf"not finite in {len(bad)} of 10 steps, .* has not been trained and is not written"
     with pytest.raises(CompoclipError, match=lost):
-        run_training(new_model(tmp_path), _method(bad), source, RunSettings(out=out))
+        run_training(new_model(tmp_path), bad_in(*bad), source, RunSettings(out=out))
     assert not (out / "model").exists()
 
 
@@ -184,7 +185,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_written(
     tmp_path: Path, source: Source
 ) -> None:
     settings = RunSettings(out=tmp_path / "run", stop_after=2)
-    run_training(new_model(tmp_path), _method(set()), source, settings)
+    run_training(new_model(tmp_path), bad_in(), source, settings)
     kept = newest_state(tmp_path / "run")
     model = new_model(tmp_path)
 
@@ -211,7 +212,7 @@ def test_three_bad_steps_end_the_run_and_only_a_state_that_is_there_is_named(
         settings = RunSettings(out=tmp_path / name, save_every=save_every)
         ends = "not finite 3 steps in a row up to step 5; lower --lr"
         with pytest.raises(CompoclipError, match=ends) as caught:
-            run_training(new_model(tmp_path), _method({3, 4, 5}), source, settings)
+            run_training(new_model(tmp_path), bad_in(3, 4, 5), source, settings)
         assert not (tmp_path / name / "model").exists()
         state = tmp_path / name / "state" / "step-00000002"  # the one before the bad steps
         assert (f"--resume from {state}" in str(caught.value)) is named is state.is_dir()
@@ -221,10 +222,10 @@ def test_a_resume_without_a_state_says_that_it_starts(
     tmp_path: Path, source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = RunSettings(out=tmp_path / "run", resume=True, stop_after=1)
-    run_training(new_model(tmp_path), _method(set()), source, settings)
+    run_training(new_model(tmp_path), bad_in(), source, settings)
     said = f"{tmp_path / 'run'} holds nothing to resume: the run starts at step 1\n"
     assert said in capsys.readouterr().err
-    run_training(new_model(tmp_path), _method(set()), source, replace(settings, stop_after=2))
+    run_training(new_model(tmp_path), bad_in(), source, replace(settings, stop_after=2))
     assert "nothing to resume" not in capsys.readouterr().err
 
 

@@ -81,16 +81,6 @@ def test_a_run_leaves_the_model_merged_and_the_adapters_alone(squares: Path) -> 
     assert list(named_models([str(squares / "run" / "adapter")])) == ["run"]
 
 
-def test_without_merging_the_run_holds_adapters_only(squares: Path) -> None:
-    run(SINGLE, squares, "run", method(), merge=False)
-    assert not (squares / "run" / "model").exists()
-    run(SINGLE, squares, "run", method(), merge=False, resume=True)  # already finished
-    assert not (squares / "run" / "model").exists()
-    run(SINGLE, squares, "run", method(), resume=True)  # merging can be made up for
-    whole, alone = (load_model(squares / "run" / name) for name in ("model", "adapter"))
-    assert whole.identity == alone.identity
-
-
 def test_a_base_that_changed_in_memory_is_refused(squares: Path) -> None:
     model = load_model(squares / "base")
     with torch.no_grad():
@@ -104,7 +94,9 @@ def first_lr(out: Path) -> float:
     return float(read_log(out / "train.jsonl")[0]["lr"])
 
 
-def test_the_command_line(squares: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_adapts_one_tower_at_ten_times_the_rate(
+    squares: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, short = squares / "run", ("--warmup=0", "--max-steps=2")
     options = ("--lora", "--lora-rank=2", "--set=lora_towers=text", "--json")
     assert main(command(squares, "run", *short, *options)) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Sequence
@@ -35,7 +34,6 @@ from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
 from compoclip.methods.macco.masks import ConceptFile, MaskPlan, graph_words, rectangle
 from compoclip.methods.registry import load_recipe
-from compoclip.models.config import RECORD
 from compoclip.models.dual_encoder import PassInputs
 from compoclip.models.preprocess import Preprocess
 from compoclip.ranks import SINGLE
@@ -54,13 +52,6 @@ BOX = (0.0, 0.0, 0.5, 0.5)
 
 def pairs_of(count: int = 2) -> Layout:
     return layout_of([(i, CAPTION, -1) for i in range(count)])
-
-
-def two_pairs() -> Features:
-    """Nothing hidden: t = (.8, .6), (.6, .8), and images that are the axes."""
-    t = torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=DOUBLE)
-    u = torch.eye(2, dtype=DOUBLE)
-    return Features(u, t, torch.tensor(10.0, dtype=DOUBLE), masked_image=u, masked_text=t)
 
 
 def by_loops(f: Features, images: int) -> tuple[Tensor, Tensor]:
@@ -120,7 +111,7 @@ def test_of_a_bias_every_pair_counts_once() -> None:
 
 
 def test_losses_say_that_they_need_a_second_pass() -> None:
-    features = replace(two_pairs(), masked_text=None, masked_image=None)
+    features = features_for(pairs_of())
     for loss in (masked_contrast, masked_match):
         with pytest.raises(ValueError, match=r"reads Features\.masked_\w+, which was not computed"):
             loss(features, pairs_of())
@@ -456,21 +447,3 @@ def test_terms_of_macco_go_with_another_method(world: Path, tmp_path: Path) -> N
     for record in read_log(tmp_path / "run" / "train.jsonl"):
         assert {"loss/contrast", "loss/words", "loss/distill"} <= record.keys()
         assert math.isfinite(record["loss"])
-
-
-def test_words_and_boxes_of_a_file_are_used(world: Path, tmp_path: Path) -> None:
-    rows = ["title\tfilepath\trelation_list\tattribute_list\trelation_attribute_phrase_bbox_list"]
-    for line in (world / "plain.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        photo, boxes = world / row["image"], [{"x": [[0, 0, 8, 8]]}]
-        rows.append(f"{row['caption'][0]}\t{photo}\t['a']\t[]\t{boxes}")
-    table = tmp_path / "concepts.tsv"
-    table.write_text("\n".join(rows) + "\n")
-    files = (f"--concepts={table}", f"--data={table}")
-    assert main(arguments(world, "macco", tmp_path / "run", *files, "--epochs=1")) == 0
-    record = json.loads((tmp_path / "run" / "model" / RECORD).read_text())["provenance"]
-    made = record["run"]["rewrites"]["mask"]
-    having = sum(" a " in f" {row.split(chr(9))[0].lower()} " for row in rows[1:])
-    assert made["coverage"] == pytest.approx(having / 40)
-    assert record["texts"]["masks"]["file"] == str(table)
-    assert record["heads"]["words"]["layers"] == 2

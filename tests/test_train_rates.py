@@ -24,7 +24,6 @@ from compoclip.training.optim import AveragedWeights, build_optimizer, set_learn
 from compoclip.training.parts import places, rate_factors
 from compoclip.training.settings import RunSettings
 from method_data import arguments
-from models_thin import config
 from train_helpers import assert_equal, weights
 
 RATES = RunSettings(out=Path())
@@ -70,24 +69,6 @@ def test_each_tower_has_its_learning_rate_and_the_rest_that_of_the_method() -> N
         assert group["lr"] == 4e-3
 
 
-def test_early_layers_learn_slower() -> None:
-    network = trainable(config()).encoder.model  # 2 and 3 blocks
-    found = groups(network, replace(RATES, layer_decay=0.5, lr_text=2e-3), 4e-3)
-    for name, factor in {
-        "visual.conv1.weight": 0.5**3,
-        "visual.transformer.resblocks.0.ln_1.weight": 0.5**2,
-        "visual.transformer.resblocks.1.mlp.c_fc.weight": 0.5,
-        "visual.proj": 1.0,
-        "token_embedding.weight": 0.5 * 0.5**4,
-        "transformer.resblocks.0.attn.in_proj_bias": 0.5 * 0.5**3,
-        "transformer.resblocks.2.ln_2.bias": 0.5 * 0.5,
-        "ln_final.weight": 0.5,
-        "text_projection": 0.5,
-        "logit_scale": 1.0,
-    }.items():
-        assert found[name]["lr"] == pytest.approx(4e-3 * factor), name
-
-
 def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path: Path) -> None:
     """The first step of AdamW is lr times the sign of the gradient, where weights do not decay."""
     more = ("--lr=1e-3", "--warmup=0", "--weight-decay=0", "--set=eps=1e-12", "--epochs=0.2")
@@ -96,9 +77,14 @@ def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path
     before, after = weights(world / "base"), weights(tmp_path / "run" / "model")
     for name, lr in {
         "visual.conv1.weight": 1e-4 * 0.5**3,
+        "visual.transformer.resblocks.0.ln_1.weight": 1e-4 * 0.5**2,
+        "visual.transformer.resblocks.1.mlp.c_fc.weight": 1e-4 * 0.5,
         "visual.proj": 1e-4,
-        "text_projection": 1e-3,
+        "token_embedding.weight": 1e-3 * 0.5**3,
+        "transformer.resblocks.0.ln_1.weight": 1e-3 * 0.5**2,
         "transformer.resblocks.1.ln_2.weight": 1e-3 * 0.5,
+        "ln_final.weight": 1e-3,
+        "text_projection": 1e-3,
         "logit_scale": 1e-3,
     }.items():
         moved = (after[name] - before[name]).abs()

@@ -188,7 +188,6 @@ def test_what_waits_is_seen() -> None:
 @pytest.mark.parametrize(
     "cfg",
     [
-        pytest.param(config(), id="vit"),
         pytest.param(config(text={"no_causal_mask": True}), id="both ways"),
         pytest.param(timm_config("test_vit"), id="timm"),
     ],

@@ -32,47 +32,15 @@ from compoclip.models.lora import Lora, attach_lora, merge_lora
 from compoclip.ranks import SINGLE
 from compoclip.training.loop import freeze
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
-from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
+from losses_oracle import CAPTION, CASES, NEGATIVE, features_for, layout_of
 from train_helpers import OPTIM
 
 DOUBLE = torch.float64
 
 
-def two_pairs(wrong: bool = True) -> tuple[Features, Layout]:
-    """Captions t_1, t_2 that a teacher agrees with; the negative of each is the other."""
-    t = torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=DOUBLE)
-    text = torch.cat([t, t.flip(0)] if wrong else [t]).requires_grad_()
-    count = len(text)
-    layout = Layout(
-        owner=torch.arange(count) % 2,
-        role=torch.tensor([int(CAPTION)] * 2 + [int(NEGATIVE)] * (count - 2)),
-        rewrite=torch.tensor([-1] * 2 + [0] * (count - 2)),
-        images=2,
-        kinds=("a",),
-    )
-    image = torch.eye(2, dtype=DOUBLE).requires_grad_()
-    scale = torch.tensor(10.0, dtype=DOUBLE)
-    return Features(
-        image, text, scale, teacher_image=image.detach(), teacher_text=text.detach()
-    ), layout
-
-
-def test_values_by_hand() -> None:
-    features, layout = two_pairs()
-    value = teacher_text_contrast(features, layout)
-    assert value.item() == pytest.approx(0.51302, abs=1e-5)  # ln(1 + e^-.4)
-    # In the released code's order the second row is left with the second negative: the same here.
-    assert teacher_text_contrast(features, layout, negatives="tiled") == value
-    assert_no_signal(feature_distillation(features, layout), [features.image, features.text])
-    alone, layout = two_pairs(wrong=False)
-    for negatives in ("own", "tiled"):
-        loss = teacher_text_contrast(alone, layout, negatives=negatives)  # type: ignore[arg-type]
-        assert_no_signal(loss, [alone.text])
-
-
 def test_a_loss_says_that_it_needs_a_teacher() -> None:
-    features, layout = two_pairs()
-    bare = replace(features, teacher_image=None, teacher_text=None)
+    layout = layout_of(CASES["full"])
+    bare = replace(features_for(layout), teacher_image=None, teacher_text=None)
     for loss in (feature_distillation, teacher_text_contrast):
         with pytest.raises(ValueError, match=r"Features\.teacher_image, which was not"):
             loss(bare, layout)
@@ -264,22 +232,21 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
 
 def test_a_term_and_its_teacher_fit(squares: Path) -> None:
     plain, near = load_recipe("clip-ft")(optim=OPTIM), similar("clip-ft")
-    taught: dict[str, Any] = {"teacher": colours(squares, COLOURS)}
-
-    def refused(words: str, method: Method, error: type[Exception] = UsageError) -> None:
-        with pytest.raises(error, match=words):
-            run(SINGLE, squares, "run", method, **taught)
-
-    refused("no term that compares with a teacher: add --terms", plain)
-    words = "features have 4 dimensions and the model's have 16: .*similarity"
-    refused(words, compose(plain, terms=["+degla.distill"]))
-    taught |= CACHED
-    refused("--cache-frozen stores no pixels", near)
-    taught = {"teacher": colours(squares, COLOURS.replace(", 9.0] for each", "] for each"))}
-    refused(r"colours\.py: features of images have 3 dimensions", near, CompoclipError)
-    taught = {}
     bare = replace(load_recipe("degla")(optim=OPTIM), teacher=None)
-    refused("need a teacher, but it has no teacher", bare)
+    distilled = compose(plain, terms=["+degla.distill"])
+    teacher = colours(squares, COLOURS)
+    split = squares / "split.py"
+    split.write_text(COLOURS.replace(", 9.0] for each", "] for each"))
+    for method, settings, words in (
+        (plain, {"teacher": teacher}, "no term that compares with a teacher: add --terms"),
+        (near, {"teacher": teacher, **CACHED}, "--cache-frozen stores no pixels"),
+        (distilled, {"teacher": teacher}, "4 dimensions and the model's have 16: .*similarity"),
+        (near, {"teacher": split}, r"split\.py: features of images have 3 dimensions"),
+        (bare, {}, "need a teacher, but it has no teacher"),
+    ):
+        with pytest.raises(CompoclipError, match=words) as raised:
+            run(SINGLE, squares, "run", method, **settings)
+        assert isinstance(raised.value, UsageError) == (settings != {"teacher": split})
 
 
 def test_the_command_names_any_model(
