@@ -7,7 +7,7 @@ import re
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from list_bundles import PAGE, bundles, listed
 
 from build.models import edit_json
+from build.tables import write_json, write_jsonl
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
@@ -31,19 +32,25 @@ RESULT = "results/negclip/hard_positives.json"
 ITEMS = "results/negclip/hard_positives.parquet"
 
 
+def write_run(run: Path, identity: Mapping[str, Any], **provenance: Any) -> Path:
+    """Write what a run of NegCLIP leaves: the record of its model, configuration and log."""
+    totals = {"steps": 20, "images": 80, "texts": 160, "seconds": 3.5}
+    provenance = {"method": "negclip", "torch": "2.11", "run": totals, **provenance}
+    record = {"compoclip": "0.1.0", "identity": identity, "provenance": provenance}
+    write_json(run / "model" / "compoclip.json", record)
+    (run / "config.yaml").write_text("# a run\nmethod: negclip\nlr: 1.0e-05\ndata: photos.csv\n")
+    lines = [{"step": k, "loss": 2.5, "images": 4 * k, "texts": 8 * k} for k in (10, 20)]
+    write_jsonl(run / "train.jsonl", lines)
+    return run
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder and results of its model and its base on forms of every kind."""
     folder = tmp_path_factory.mktemp("made")
     results = make_study(folder, photos=14, models=("base", "negclip"), resamples=40)
-    identity = load_results(results / "negclip")[0].identity
-    provenance = {"method": "negclip", "torch": "2.11", "run": {"steps": 20}}
-    record = {"compoclip": "0.1.0", "identity": identity, "provenance": provenance}
-    (folder / "run" / "model").mkdir(parents=True)
-    (folder / "run" / "model" / "compoclip.json").write_text(json.dumps(record))
-    (folder / "run" / "config.yaml").write_text("method: negclip\n")
-    (folder / "run" / "train.jsonl").write_text('{"step": 10}\n{"step": 20}\n')
-    words = [str(folder / "run"), "--results", str(results), "--against", "hard-positives"]
+    run = write_run(folder / "run", load_results(results / "negclip")[0].identity)
+    words = [str(run), "--results", str(results), "--against", "hard-positives"]
     assert main(["bundle", *words, "--out", str(folder / "bundle")]) == 0
     assert main(["bundle", *words, "--out", str(folder / "bundle.zip")]) == 0
     return folder
@@ -212,7 +219,7 @@ def test_changes_of_the_list_itself_are_refused(
         ('{"bundle": 2, "facts": {}, "files": {}}', "malformed, or of another version"),
     ],
 )
-def test_what_is_no_bundle(content: str, message: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_bundle_is_refused(content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"bundle.json: no such file"):
         verify_bundle(tmp_path)
     (tmp_path / BUNDLE).write_text(content)
@@ -228,7 +235,7 @@ def test_archives_that_lead_outside_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path.parent / BUNDLE).exists()
 
 
-def test_what_cannot_be_bundled(made: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_bundled_is_refused(made: Path, tmp_path: Path) -> None:
     def refused(message: str, run: Path, results: Path, out: Path = tmp_path / "out") -> None:
         with pytest.raises(CompoclipError, match=message):
             write_bundle(run, results, out)
@@ -244,7 +251,7 @@ def test_what_cannot_be_bundled(made: Path, tmp_path: Path) -> None:
     refused("two results of base on foils@world", made / "run", twice)
 
 
-def test_hash_of_official_annotations(shared_data: Path) -> None:
+def test_the_hash_of_official_annotations_is_known(shared_data: Path) -> None:
     for name in ("sugarcrepe", "sugarcrepe_pp"):
         loaded = load_benchmark(name, shared_data / "annotations")
         assert official_hash(name, loaded.content.counts()) == loaded.data_hash

@@ -28,7 +28,7 @@ from compoclip.evaluation.bundle import write_bundle
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.verify import Verified, verify_bundle
 from report_study import make_study
-from test_bundle import sealed
+from test_bundle import sealed, write_run
 
 SEALED = ("files", "digest")
 Place = tuple[str | int, ...]
@@ -46,15 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.unlink()
     identity = load_results(results / "negclip")[0].identity
     optim = {"lr": 1e-5, "batch_size": 4}
-    totals = {"steps": 20, "images": 80, "texts": 160, "seconds": 3.5}
-    provenance = {"method": "negclip", "torch": "2.11", "optim": optim, "run": totals, "seed": 0}
-    record = {"compoclip": "0.1.0", "identity": identity, "provenance": provenance}
-    run = folder / "run"
-    (run / "model").mkdir(parents=True)
-    (run / "model" / "compoclip.json").write_text(json.dumps(record))
-    (run / "config.yaml").write_text("# a run\nmethod: negclip\nlr: 1.0e-05\ndata: photos.csv\n")
-    lines = [{"step": k, "loss": 2.5, "images": 4 * k, "texts": 8 * k} for k in (10, 20)]
-    (run / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    run = write_run(folder / "run", identity, optim=optim, seed=0)
     values = {"method": "negclip", "weights": identity["base"], "seed": 0, "samples": 14, **optim}
     Fingerprint(values, {"captions": np.arange(14, dtype=np.uint32)}).save(run)
     sizes = ("training_seconds", "evaluating_seconds", "memory_bytes", "download_bytes")
