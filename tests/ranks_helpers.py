@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -160,13 +159,3 @@ def commanded(world: int, arguments: list[str]) -> list[tuple[int | None, str, s
     ]
     printed = [each.communicate() for each in started]
     return [(each.returncode, *of) for each, of in zip(started, printed)]
-
-
-def torchrun_environments(world: int, folder: Path) -> list[dict[str, str]]:
-    """What `torchrun` sets in each of `world` processes on this machine, written to `folder`."""
-    write = f'env | grep -E "^(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_)" > {folder}/$RANK'
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
-    command += [f"--nproc-per-node={world}", "sh", "-c", write]
-    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
-    lines = [(folder / str(rank)).read_text().splitlines() for rank in range(world)]
-    return [dict(line.split("=", 1) for line in rank) for rank in lines]

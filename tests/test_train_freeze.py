@@ -141,15 +141,3 @@ def test_a_tower_without_a_projection_has_no_trunk() -> None:
     with pytest.raises(UsageError, match="no projection apart from its trunk"):
         frozen_by(model, ("image-trunk",))
     assert frozen_by(model, ("image",))["image"]
-
-
-def test_adapters_of_a_frozen_tower_are_not_attached(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = arguments(world, "negclip", tmp_path / "run", "--epochs=1", "--lora", "--freeze")
-    assert main([*run, "image-trunk"]) == 0
-    assert "text tower: " in capsys.readouterr().err
-    before, after = weights(world / "base"), weights(tmp_path / "run" / "model")
-    moved = [name for name in before if not torch.equal(before[name], after[name])]
-    assert moved
-    assert not any(name.startswith("visual.") for name in moved)

@@ -34,18 +34,20 @@ def method(name: str = "clip-ft", trains: Trains | None = None, **lora: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("towers", "trains", "adapted_towers"),
+    ("towers", "trains", "frozen", "adapted_towers"),
     [
-        ("both", Trains(), "both"),
-        ("image", Trains(), "image"),
-        ("text", Trains(), "text"),
-        ("both", TEXT, "text"),
+        ("both", Trains(), (), "both"),
+        ("image", Trains(), (), "image"),
+        ("text", Trains(), (), "text"),
+        ("both", TEXT, (), "text"),
+        ("both", Trains(), ("image-trunk",), "text"),
     ],
 )
 def test_only_adapted_weights_change(
-    squares: Path, towers: Towers, trains: Trains, adapted_towers: str
+    squares: Path, towers: Towers, trains: Trains, frozen: tuple[str, ...], adapted_towers: str
 ) -> None:
-    run(SINGLE, squares, "run", method("negclip", trains, towers=towers), max_steps=3)
+    recipe = method("negclip", trains, towers=towers)
+    run(SINGLE, squares, "run", recipe, max_steps=3, freeze=frozen)
     before, after = weights(squares / "base"), weights(squares / "run" / "model")
     parts = ("in_proj_weight", "out_proj.weight", "c_fc.weight", "c_proj.weight")
     adapted = {

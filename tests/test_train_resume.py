@@ -127,7 +127,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "teacher": ("degla", ("--decay=0.9",), "model/teacher."),
     "composed": (
         "fsc-clip",
-        ("--terms", "+degla.distill", "--lora", "--micro-batch=3"),
+        ("--terms", "+degla.distill", "+macco", "--lora", "--micro-batch=3"),
         "model/te",
     ),
     "head": (
