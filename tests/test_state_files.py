@@ -275,7 +275,7 @@ def test_spoilt_records(
     settings = (tmp_path / "o.jsonl.settings.json").read_bytes()
     part = tmp_path / "o.jsonl.part"
     part.write_bytes(whole[:-9])
-    for _ in ways_to_spoil(tmp_path / name, 16, json_lines=name.endswith(".part")):
+    for _ in ways_to_spoil(tmp_path / name, 10, json_lines=name.endswith(".part")):
         out.unlink(missing_ok=True)
         if name != part.name:
             part.write_bytes(whole[:-9])
@@ -290,7 +290,7 @@ def test_spoilt_manifests(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     source, out = corpus(tmp_path / "in", ".jsonl", shards=1), tmp_path / "out"
     arguments = ["rewrite", str(source), "-o", str(out), "--rewrites", "negclip"]
     assert main(arguments) == 0
-    for _ in ways_to_spoil(out / "manifest" / name, 16):
+    for _ in ways_to_spoil(out / "manifest" / name, 10):
         runs_on(arguments, capsys)
 
 

@@ -204,7 +204,7 @@ def test_a_run_that_ends_at_chance_says_so(
 def test_a_run_that_learns_says_nothing_of_chance(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = (FEW, "--lr=1e-3", "--warmup=0", "--epochs=40")
+    options = (FEW, "--lr=1e-3", "--warmup=0", "--epochs=25")
     assert trained(folder, tmp_path, *options, method="clip-ft") == 0
     assert "tells nothing apart" not in capsys.readouterr().err
 

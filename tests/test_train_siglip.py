@@ -28,13 +28,14 @@ from siglip_thin import clip_words_config, thin_config
 from train_helpers import OPTIM, write_data
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thin SigLIP `base` and 40 captioned squares."""
+    path = tmp_path_factory.mktemp("siglip")
     model = create_model(ModelConfig(clip_words_config()), seed=1)
-    save_model(model, tmp_path / "base", provenance={})
-    write_data(tmp_path / "data")
-    return tmp_path
+    save_model(model, path / "base", provenance={})
+    write_data(path / "data")
+    return path
 
 
 def still(name: str) -> Method:
@@ -58,8 +59,8 @@ def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> Non
 
 @pytest.mark.parametrize("name", ["mosaic-clip", "hard-positives", "cs-clip"])
 def test_micro_batches_have_the_gradients_of_the_whole_batch(name: str, folder: Path) -> None:
-    whole = run(SINGLE, folder, "whole", still(name), stop_after=STEPS)
-    pieces = run(SINGLE, folder, "pieces", still(name), stop_after=STEPS, micro_batch=3)
+    whole = run(SINGLE, folder, f"{name}-whole", still(name), stop_after=STEPS)
+    pieces = run(SINGLE, folder, f"{name}-pieces", still(name), stop_after=STEPS, micro_batch=3)
     assert difference(pieces["gradients"], whole["gradients"]) < 1e-5
     assert all(close(a, b) for a, b in zip(pieces["log"], whole["log"], strict=True))
 
@@ -92,14 +93,14 @@ def test_what_contrasts_are_can_be_chosen(folder: Path) -> None:
     assert len(bias) == 1  # a softmax has no use for it
 
 
-def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:
+def test_a_published_scale_above_that_of_clip_stays(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
     base = load_model(folder / "base")
     with torch.no_grad():
         base.encoder.logit_scale.fill_(4.765)  # s = 117.3, of google/siglip-base-patch16-224
-    shutil.rmtree(folder / "base")
-    save_model(base, folder / "base", provenance={})
+    save_model(base, tmp_path / "base", provenance={})
     method = load_recipe("clip-ft")(optim=replace(OPTIM, lr=1e-6))
-    log = run(SINGLE, folder, "run", method, stop_after=2)["log"]
+    log = run(SINGLE, tmp_path, "run", method, stop_after=2)["log"]
     assert log[-1]["logit_scale"] == pytest.approx(117.3, rel=1e-3)
 
 
