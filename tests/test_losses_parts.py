@@ -1,4 +1,4 @@
-"""The parts of losses: a selection of texts, shorter features, calibrated softmax, attention."""
+"""The parts of losses: rows, selected texts, shorter features, calibrated softmax, attention."""
 
 from __future__ import annotations
 
@@ -8,21 +8,56 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from compoclip.losses.contract import normalise
+from compoclip.losses.contract import Role, normalise
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.dimensions import leading
 from compoclip.losses.hard_negative import global_hn_loss, selective_calibrated_rows
 from compoclip.losses.local import Attention, local_hn_loss, patch_attention
-from compoclip.losses.rows import OnlyKinds
+from compoclip.losses.rows import OnlyKinds, RowIndex, captions, hard_negatives, missing
 from losses_oracle import (
+    CAPTION,
     CASES,
+    KINDS,
     NAMES,
     NEGATIVE,
+    POSITIVE,
+    caption_of,
     features_for,
     layout_of,
+    missing_of,
+    negatives_of,
 )
+
+TEXT = st.tuples(
+    st.integers(0, 3),
+    st.sampled_from([CAPTION, NEGATIVE, POSITIVE]),
+    st.integers(0, len(KINDS) - 1),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(TEXT, max_size=20), st.randoms(use_true_random=False))
+def test_rows_equal_loop(texts: list[tuple[int, Role, int]], shuffle) -> None:  # type: ignore[no-untyped-def]
+    texts = [*texts, *((i, CAPTION, -1) for i in range(4))]
+    shuffle.shuffle(texts)
+    layout = layout_of(texts)
+    rows = RowIndex(*layout.indices(hard_negatives))
+    index = rows.spread(rows.texts)
+    for i in range(4):
+        caption, negatives = caption_of(layout, i), negatives_of(layout, i)
+        assert layout.indices(captions)[0][i] == caption
+        assert layout.indices(missing, KINDS)[0][i] == missing_of(layout, i)
+        expected = [caption, *negatives] if negatives else []
+        assert index[i][rows.valid[i]].tolist() == expected
+    width = max(len(negatives_of(layout, i)) for i in range(4))
+    assert index.shape == rows.valid.shape == (4, 1 + width)
+    scores = torch.arange(1.0, 1.0 + rows.texts.numel())
+    assert rows.spread(scores)[rows.valid].tolist() == scores.tolist()
+    assert not rows.spread(scores)[~rows.valid].any()
 
 
 def test_a_loss_of_some_kinds_does_not_see_the_other_texts() -> None:
