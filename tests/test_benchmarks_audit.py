@@ -38,6 +38,10 @@ def choice(name: str, *texts: str, truth: int = 0, image: ImageRef = A) -> Case:
     return Case(name, Form.CHOOSE_TEXT, (image,), texts, "s", truth)
 
 
+def statement(name: str, truth: int, text: str) -> Case:
+    return Case(name, Form.BINARY, (A,), (text,), "s", truth)
+
+
 def kinds_of(*cases: Case) -> dict[str, set[tuple[Kind, str]]]:
     found: dict[str, set[tuple[Kind, str]]] = {case.id: set() for case in cases}
     for defect in audit(Benchmark("made", cases, "0")).defects:
@@ -56,7 +60,7 @@ def kinds_of(*cases: Case) -> dict[str, set[tuple[Kind, str]]]:
         ("a cat and a dog", "a dog and a cat", None),
     ],
 )
-def test_levels_of_sameness(a: str, b: str, level: str | None) -> None:
+def test_the_level_at_which_texts_are_the_same(a: str, b: str, level: str | None) -> None:
     assert same(a, b) == same(b, a) == level
 
 
@@ -96,58 +100,38 @@ def test_every_kind_says_what_it_means() -> None:
     assert set(Kind) > FAULTS
 
 
-def test_defects_of_choices() -> None:
-    long = "word " * 80
-    found = kinds_of(
-        choice("fine", "a red cup", "a blue cup"),
-        choice("stored", "a cup", "a hat", "a cup"),
-        choice("tokens", "a cap", "A  CAP"),
-        choice("strictest", "a tie.", "a tie", "a tie."),
-        choice("truth", "a wig", "a pin", truth=1),
-        choice("synonym", "a big hat", "a large hat"),
-        choice("order", "a cat on a dog", "a dog on a cat"),
-        choice("long", long, "a word"),
-        choice("again", "a red cup", "a blue cup"),
-        choice("other image", "a red cup", "a blue cup", image=B),
-        choice("other truth", "a red cup", "a blue cup", truth=1),
-    )
-    equal = Kind.EQUAL
-    assert found["fine"] == found["truth"] == found["other image"] == set()
-    assert found["other truth"] == set()
-    assert found["stored"] == {(equal, "stored"), (Kind.SAME_WORDS, "words")}
-    assert found["tokens"] == {(equal, "tokenized"), (Kind.SAME_WORDS, "words")}
-    assert found["strictest"] == {(equal, "stored"), (Kind.SAME_WORDS, "words")}
-    assert found["synonym"] == {(Kind.SYNONYM, "")}
-    assert found["order"] == {(Kind.SAME_WORDS, "words")}
-    assert found["long"] == {(Kind.LONG, "")}
-    assert found["again"] == {(Kind.DUPLICATE, "")}
+STORED, SHUFFLED = (Kind.EQUAL, "stored"), (Kind.SAME_WORDS, "words")
+SAME_IMAGE, CONTRADICTION = (Kind.SAME_IMAGE, ""), (Kind.CONTRADICTION, "")
+DEFECTS: list[tuple[Case, set[tuple[Kind, str]]]] = [
+    (choice("fine", "a red cup", "a blue cup"), set()),
+    (choice("stored", "a cup", "a hat", "a cup"), {STORED, SHUFFLED}),
+    (choice("tokens", "a cap", "A  CAP"), {(Kind.EQUAL, "tokenized"), SHUFFLED}),
+    (choice("strictest", "a tie.", "a tie", "a tie."), {STORED, SHUFFLED}),
+    (choice("truth", "a wig", "a pin", truth=1), set()),
+    (choice("synonym", "a big hat", "a large hat"), {(Kind.SYNONYM, "")}),
+    (choice("order", "a cat on a dog", "a dog on a cat"), {SHUFFLED}),
+    (choice("long", "word " * 80, "a word"), {(Kind.LONG, "")}),
+    (choice("again", "a red cup", "a blue cup"), {(Kind.DUPLICATE, "")}),
+    (choice("other image", "a red cup", "a blue cup", image=B), set()),
+    (choice("other truth", "a red cup", "a blue cup", truth=1), set()),
+    (
+        Case("positives", Form.TRIPLE, (A,), ("a cup", "A cup", "a hat"), "s"),
+        {(Kind.SAME_POSITIVES, "tokenized")},
+    ),
+    (Case("negative", Form.TRIPLE, (A,), ("a cup", "one cup", "one cup"), "s"), {STORED}),
+    (Case("texts", Form.TEXT_ONLY, (), ("a cup", "a mug", "a cup"), "s"), {STORED, SHUFFLED}),
+    (Case("images", Form.CHOOSE_IMAGE, (A, B, A), ("a cup",), "s"), {SAME_IMAGE}),
+    (Case("wrong images", Form.CHOOSE_IMAGE, (A, B, B), ("a cup",), "s"), set()),
+    (Case("group", Form.GROUP, (A, A), ("a b", "b a"), "s"), {SAME_IMAGE, SHUFFLED}),
+    (statement("true", 1, "a cup is left"), {CONTRADICTION}),
+    (statement("false", 0, "a cup is left"), {CONTRADICTION}),
+    (statement("true again", 1, "a cup is left"), {CONTRADICTION, (Kind.DUPLICATE, "")}),
+    (statement("another", 1, "a hat"), set()),
+]
 
 
-def test_defects_of_the_other_forms() -> None:
-    found = kinds_of(
-        Case("p", Form.TRIPLE, (A,), ("a cup", "A cup", "a hat"), "s"),
-        Case("n", Form.TRIPLE, (A,), ("a cup", "one cup", "one cup"), "s"),
-        Case("t", Form.TEXT_ONLY, (), ("a cup", "a mug", "a cup"), "s"),
-        Case("i", Form.CHOOSE_IMAGE, (A, B, A), ("a cup",), "s"),
-        Case("ok", Form.CHOOSE_IMAGE, (A, B, B), ("a cup",), "s"),
-        Case("g", Form.GROUP, (A, A), ("a b", "b a"), "s"),
-    )
-    assert found["p"] == {(Kind.SAME_POSITIVES, "tokenized")}
-    assert found["n"] == {(Kind.EQUAL, "stored")}
-    assert (Kind.EQUAL, "stored") in found["t"]
-    assert found["i"] == {(Kind.SAME_IMAGE, "")}
-    assert found["ok"] == set()
-    assert found["g"] == {(Kind.SAME_IMAGE, ""), (Kind.SAME_WORDS, "words")}
-
-
-def test_statements_that_contradict_each_other() -> None:
-    def said(name: str, truth: int, text: str = "a cup is left") -> Case:
-        return Case(name, Form.BINARY, (A,), (text,), "s", truth)
-
-    found = kinds_of(said("1", 1), said("2", 0), said("3", 1), said("4", 1, "a hat"))
-    assert found["1"] == found["2"] == {(Kind.CONTRADICTION, "")}
-    assert found["3"] == {(Kind.CONTRADICTION, ""), (Kind.DUPLICATE, "")}
-    assert found["4"] == set()
+def test_the_defects_of_items_of_every_form() -> None:
+    assert kinds_of(*(case for case, _ in DEFECTS)) == {case.id: kinds for case, kinds in DEFECTS}
 
 
 def test_galleries_and_classes() -> None:
@@ -186,7 +170,8 @@ def test_boxes_and_damaged_images(tmp_path: Path) -> None:
 
 
 def official(shared: Path, name: str) -> Benchmark:
-    return load_benchmark(name, Path("none"), annotations=shared / "annotations" / name)
+    folder = shared / "annotations" / name.partition(":")[0]
+    return load_benchmark(name, Path("none"), annotations=folder)
 
 
 def numbers(found: Audit, kind: Kind) -> dict[str, Counter[str]]:
@@ -200,12 +185,8 @@ def numbers(found: Audit, kind: Kind) -> dict[str, Counter[str]]:
 def test_sugarcrepe_of_the_publication(shared_data: Path) -> None:
     found = audit(official(shared_data, "sugarcrepe"))
     words = numbers(found, Kind.SAME_WORDS)
-    assert {part: each["words"] for part, each in words.items()} == {
-        "swap_att": 408,
-        "swap_obj": 164,
-    }
-    assert Kind.EQUAL not in found.counts
-    assert Kind.LONG not in found.counts
+    assert (words["swap_att"]["words"], words["swap_obj"]["words"], len(words)) == (408, 164, 2)
+    assert not {Kind.EQUAL, Kind.LONG} & found.counts.keys()
 
 
 def test_sugarcrepe_pp_of_the_publication(shared_data: Path) -> None:
@@ -297,93 +278,89 @@ def solved(cases: list[Case]) -> Solvability:
     return found
 
 
-def pair(rng: np.random.Generator) -> list[str]:
-    return [str(word) for word in rng.choice(WORDS, 2, replace=False)]
+def alike(form: Form, number: int, *texts: str, truth: int = 0, images: int = 1) -> list[Case]:
+    """So many items of other images with the same texts."""
+    return [
+        Case(str(k), form, tuple(ref(k + n) for n in range(images)), texts, "s", truth)
+        for k in range(number)
+    ]
+
+
+def of_two_words(number: int, seed: int, *templates: str, truth: int = 0) -> list[Case]:
+    """Choices between texts by templates, about words and a number of times that are drawn."""
+    rng = np.random.default_rng(seed)
+    cases = []
+    for k in range(number):
+        one, two = (str(word) for word in rng.choice(WORDS, 2, replace=False))
+        so = "so " * int(rng.integers(1, 4))
+        texts = tuple(text.format(one=one, two=two, so=so) for text in templates)
+        cases.append(Case(str(k), Form.CHOOSE_TEXT, (ref(k % 100),), texts, "s", truth))
+    return cases
 
 
 def test_a_giveaway_word_is_found() -> None:
-    rng = np.random.default_rng(0)
-    cases = []
-    for k in range(100):
-        one, two = pair(rng)
-        texts = (f"a {one} near a {two}", f"a {one} unlike a {two}")
-        cases.append(Case(str(k), Form.CHOOSE_TEXT, (ref(k % 20),), texts, "s"))
+    cases = of_two_words(60, 0, "a {one} near a {two}", "a {one} unlike a {two}")
     found = solved(cases)
-    assert found.ngrams == 1.0
-    assert found.chance == 0.5
-    assert (found.n, found.of, found.metric) == (100, 100, "accuracy")
+    assert (found.ngrams, found.chance) == (1.0, 0.5)
+    assert (found.n, found.of, found.metric) == (60, 60, "accuracy")
     assert found == solved(cases)
 
 
 def test_length_alone_is_found() -> None:
-    rng = np.random.default_rng(1)
-    cases = []
-    for k in range(100):
-        one, two = pair(rng)
-        texts = (f"a {one} {'so ' * int(rng.integers(1, 4))}{two}", f"a {one} {two}")
-        cases.append(Case(str(k), Form.CHOOSE_TEXT, (ref(k),), texts[::-1], "s", truth=1))
-    assert solved(cases).length == 1.0
+    assert solved(of_two_words(60, 1, "a {one} {two}", "a {one} {so}{two}")).length == 1.0
+    late = of_two_words(60, 1, "a {one} {two}", "a {one} {so}{two}", truth=1)
+    assert solved(late).length == 1.0
 
 
 def test_nothing_is_found_in_random_swaps() -> None:
-    rng = np.random.default_rng(2)
-    cases = []
-    for k in range(400):
-        one, two = pair(rng)
-        texts = (f"a {one} on a {two}", f"a {two} on a {one}")
-        cases.append(Case(str(k), Form.CHOOSE_TEXT, (ref(k),), texts, "s"))
-    found = solved(cases)
+    found = solved(of_two_words(400, 2, "a {one} on a {two}", "a {two} on a {one}"))
     assert abs(found.ngrams - 0.5) < 4 * 0.025
     assert abs(found.length - 0.5) < 4 * 0.025
 
 
 def test_equal_texts_count_their_share() -> None:
-    same = [Case(str(k), Form.CHOOSE_TEXT, (ref(k),), ("a cup",) * 4, "s") for k in range(60)]
-    found = solved(same)
+    found = solved(alike(Form.CHOOSE_TEXT, 60, *["a cup"] * 4))
     assert found.ngrams == found.length == found.chance == pytest.approx(0.25)
     triples = [Case(str(k), Form.TEXT_ONLY, (), (f"cup {k}",) * 3, "s") for k in range(60)]
     assert solved(triples).ngrams == solved(triples).chance == pytest.approx(1 / 3)
-    images = [(ref(k),) for k in range(60)]
-    halves = [Case(f"{k}", Form.HALF_TRUTH, images[k], ("a cup",) * 3, "s") for k in range(60)]
+    halves = alike(Form.HALF_TRUTH, 60, *["a cup"] * 3)
     assert solved(halves).ngrams == solved(halves).chance == 0.5  # the longer true text aside
     (rule,) = rules_of_thumb(Benchmark("made", tuple(halves), "0"))
     assert rule.value == rule.chance == 0.5
 
 
 def test_statements_are_ranked() -> None:
-    rng = np.random.default_rng(3)
-    cases = []
-    for k in range(200):
-        truth = int(rng.integers(2))
-        one, two = pair(rng)
-        text = f"the {one} is {'near' if truth else 'unlike'} the {two} {k}"
-        cases.append(Case(str(k), Form.BINARY, (ref(k),), (text,), "s", truth))
+    texts = ["the {one} is unlike the {two}", "the {one} is near the {two}"]
+    choices = of_two_words(200, 3, *texts)
+    cases = [
+        Case(str(k), Form.BINARY, (ref(k),), (f"{case.texts[k % 2]} {k}",), "s", k % 2)
+        for k, case in enumerate(choices)
+    ]
     found = solved(cases)
     assert found.metric == "auc"
     assert found.ngrams > 0.99
-    # each statement once true and once false, of other images: nothing to learn
+    # Each statement is true of one image and false of another: nothing to learn.
     twins = [
-        Case(f"{k}/{t}", Form.BINARY, (ref(2 * k + t),), (case.texts[0],), "s", t)
+        Case(f"{k}/{truth}", Form.BINARY, (ref(2 * k + truth),), case.texts, "s", truth)
         for k, case in enumerate(cases)
-        for t in (0, 1)
+        for truth in (0, 1)
     ]
     assert abs(solved(twins).ngrams - 0.5) < 0.1
 
 
-def test_where_there_is_nothing_to_choose() -> None:
-    groups = [Case(str(k), Form.GROUP, (ref(k), ref(k + 1)), ("a", "b"), "s") for k in range(60)]
-    assert solvability(Benchmark("made", tuple(groups), "0")) == []
-    few = [Case(str(k), Form.CHOOSE_TEXT, (ref(k),), ("a", "b"), "s") for k in range(49)]
-    assert solvability(Benchmark("made", tuple(few), "0")) == []
-    true = [Case(str(k), Form.BINARY, (ref(k),), ("a",), "s", 1) for k in range(60)]
-    assert solvability(Benchmark("made", tuple(true), "0")) == []
+@pytest.mark.parametrize(
+    "cases",
+    [
+        alike(Form.GROUP, 60, "a", "b", images=2),
+        alike(Form.CHOOSE_TEXT, 49, "a", "b"),
+        alike(Form.BINARY, 60, "a", truth=1),
+    ],
+    ids=["pairs of images", "too few", "true statements alone"],
+)
+def test_where_there_is_nothing_to_choose(cases: list[Case]) -> None:
+    assert solvability(Benchmark("made", tuple(cases), "0")) == []
 
 
 def test_adding_words_gives_sugarcrepe_away(shared_data: Path) -> None:
-    from compoclip.benchmarks.registry import load_benchmark
-
-    folder = shared_data / "annotations" / "sugarcrepe"
-    found = solved(
-        list(load_benchmark("sugarcrepe:add_att", Path("x"), annotations=folder).content)
-    )
+    (found,) = solvability(official(shared_data, "sugarcrepe:add_att"))
     assert found.length > 0.98  # negatives of add_* are longer
