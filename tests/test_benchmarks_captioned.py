@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, refuses
-from build.photos import write_photo
-from build.tables import write_json, write_jsonl, write_parquet, write_rows, write_tar
+from build.photos import stored_in, write_photo
+from build.tables import (
+    write_json,
+    write_jsonl,
+    write_parquet,
+    write_rows,
+    write_tar,
+    write_text,
+)
 from compoclip.archives import Members
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
@@ -50,9 +56,8 @@ def write_photos(folder: Path) -> Path:
     lines = ["image,caption", *(f'{name},"{text}"' for name, text in rows[1:] + rows[:1]), "4.jpg,"]
     (folder / "captions.csv").write_text("\n".join(lines) + "\n")
     for k, name in enumerate(CAPTIONS):
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        Image.new("RGB", (8, 4), (40 * k, 9, 9)).save(folder / "photos" / name, exif=exif)
+        photo = Image.new("RGB", (8, 4), (40 * k, 9, 9))
+        photo.save(folder / "photos" / name, exif=stored_in(6))
     return folder / "captions.csv"
 
 
@@ -232,26 +237,33 @@ def test_files_that_cannot_be_measured_on(tmp_path: Path, text: str, message: st
         expect_one_line(caught.value, message)
 
 
-def test_names_and_options_that_are_wrong(tmp_path: Path) -> None:
-    path, photos = write_photos(tmp_path), tmp_path / "photos"
-    for target, message in (
-        (f"retrieval:{tmp_path}/gone.csv", "no such folder"),
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("retrieval:{root}/gone.csv", "no such folder"),
         ("retrieval:gone.csv", "no set or file 'gone.csv'"),
-        (f"rewrites:{path},most=0", "most"),
-        (f"rewrites:{path},split=dev", "takes no split="),
-        (f"rewrites:{path},orientation=left", "orientation must be upright or stored, not 'left'"),
-        (f"retrieval:{path},images={photos}/gone", "the folder of the images with images="),
+        ("rewrites:{path},most=0", "most"),
+        ("rewrites:{path},split=dev", "takes no split="),
+        ("rewrites:{path},orientation=left", "orientation must be upright or stored, not 'left'"),
+        ("retrieval:{path},images={root}/gone", "the folder of the images with images="),
         ("retrieval:coco,split=val", "coco is published as one split"),
-        (f"rewrites:{path},held_out=x", "held_out must be a number"),
-        (f"rewrites:{path},held_out=0.9,split=val", "between 0 and 0.5"),
-        (f"rewrites:nothing,annotations={path}", "no sub-task 'nothing'"),
-    ):
-        with pytest.raises(UsageError) as caught:
-            load(target, photos)
-        expect_one_line(caught.value, message)
+        ("rewrites:{path},held_out=x", "held_out must be a number"),
+        ("rewrites:{path},held_out=0.9,split=val", "between 0 and 0.5"),
+        ("rewrites:nothing,annotations={path}", "no sub-task 'nothing'"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused(tmp_path: Path, target: str, message: str) -> None:
+    path = write_photos(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        load(target.format(root=tmp_path, path=path), tmp_path / "photos")
+    expect_one_line(caught.value, message)
+
+
+def test_captions_without_an_item_are_refused(tmp_path: Path) -> None:
+    path = write_photos(tmp_path)
     path.write_text("image,caption\n1.jpg,hello\n")
     with pytest.raises(CompoclipError, match="no caption gives an item"):
-        load(f"rewrites:{path}", photos)
+        load(f"rewrites:{path}", tmp_path / "photos")
 
 
 def test_a_folder_called_as_a_set_is_not_the_set(
@@ -272,9 +284,7 @@ def test_photos_are_the_same_in_files_shards_and_tables(tmp_path: Path) -> None:
         for name, texts in CAPTIONS.items()
     ]
     for number, part in enumerate((rows[:3], rows[3:])):
-        (tmp_path / "tables").mkdir(exist_ok=True)
-        table = pa.Table.from_pylist(part)
-        pq.write_table(table, tmp_path / "tables" / f"{number}.parquet")
+        write_parquet(tmp_path / "tables" / f"{number}.parquet", part)
     members = []
     for name, texts in CAPTIONS.items():
         stem = name.removesuffix(".jpg")
@@ -321,30 +331,27 @@ def test_measured_while_training_with_the_photos_of_the_data(
 # --- Foils: formats, sub-tasks from the data, skills, statements, malformed rows. ---
 
 
+SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+Rows = list[dict[str, Any]]
+Texts = tuple[str, ...]
+
+
 def foil_row(**changes: Any) -> dict[str, Any]:
     known = {"id": 1, "image": "photos/1.png", "caption": "a cup", "negative_caption": "a plate"}
     return {**known, **changes}
 
 
-def test_a_negative_image_makes_a_strict_pair(tmp_path: Path) -> None:
-    """Right only if each image prefers its caption and each caption its image."""
-    for name in ("1", "2"):
-        write_photo(tmp_path / "photos" / f"{name}.png")
-    write_foils(tmp_path, "x.jsonl", foil_row(negative_image="photos/2.png"))
-    benchmark = load_benchmark("foils", tmp_path)
-    (case,) = benchmark.content
-    assert case.form is Form.GROUP
-    assert case.texts == ("a cup", "a plate")
-    assert [ref.path.name for ref in case.images] == ["1.png", "2.png"]
-    assert all(ref.upright for ref in case.images)
-    (results,) = evaluate("fake", FakeEncoder(), [benchmark], tmp_path / "out", Options())
-    assert list(results.scores["x"])[:3] == ["group", "text", "image"]
-    assert results.scores["x"]["group"].chance == pytest.approx(1 / 6)
-
-
 def write_foils(root: Path, name: str, *rows: dict[str, Any]) -> Path:
-    path = root / "foils" / name
-    return write_jsonl(path, rows)
+    return write_jsonl(root / "foils" / name, rows)
+
+
+def write_table(path: Path, rows: Rows) -> Path:
+    """Write rows; in Parquet sub-tasks are categories, as pandas stores them."""
+    if path.suffix != ".parquet" or "subtask" not in rows[0]:
+        return write_rows(path, rows)
+    columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+    subtasks = pa.array(columns["subtask"]).dictionary_encode()
+    return write_parquet(path, {**columns, "subtask": subtasks})
 
 
 def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
@@ -356,19 +363,13 @@ def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
         foil_row(id=2, subtask="left of", skill="spatial"),
     )
     write_json(tmp_path / "foils" / "a.json", [foil_row(), foil_row(id="x")])
-    (tmp_path / "foils" / "README.md").write_text("not data", encoding="utf-8")
+    write_text(tmp_path / "foils" / "README.md", "not data")
     found = load_benchmark("foils", tmp_path)
-    assert [case.id for case in found.content] == [
-        "a/1",
-        "a/x",
-        "left of/1",
-        "colours/1",
-        "left of/2",
-    ]
+    ids = ["a/1", "a/x", "left of/1", "colours/1", "left of/2"]
+    assert [case.id for case in found.content] == ids
     assert found.skills == {"left of": "spatial"}
     assert found.content[2].labels == {"relation": "left of"}
     assert all(case.form is Form.CHOOSE_TEXT and case.truth == 0 for case in found.content)
-    assert found.content[0].texts == ("a cup", "a plate")
     assert found.content[0].images[0].path == tmp_path / "photos" / "1.png"
     assert found.headline == "macro"
     assert found.aggregates["macro"].parts == ("a", "left of", "colours")
@@ -376,49 +377,67 @@ def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
     assert [case.id for case in part.content] == ["left of/1", "left of/2"]
     assert part.content[0].images[0].path == tmp_path / "elsewhere" / "photos" / "1.png"
     assert part.data_hash == found.data_hash
+    assert [target.spec for target in find_in(tmp_path)] == ["foils"]
 
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows; in Parquet sub-tasks are categories, as pandas stores them."""
-    if path.suffix != ".parquet" or "subtask" not in rows[0]:
-        return write_rows(path, rows)
-    columns = {name: [foil_row.get(name) for foil_row in rows] for name in rows[0]}
-    subtasks = pa.array(columns["subtask"]).dictionary_encode()
-    return write_parquet(path, {**columns, "subtask": subtasks})
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_several_true_captions_are_an_item_each(tmp_path: Path, suffix: str) -> None:
-    captions, wrong = ["a cup", "a mug, as it seems"], ["a plate", "a pan"]
-    path = tmp_path / "foils" / f"x{suffix}"
-    write_table(path, [foil_row(caption=captions, negative_caption=wrong)])
-    found = load_benchmark("foils", tmp_path).content
-    assert [case.id for case in found] == ["x/1", "x/1#2"]
-    assert [case.texts for case in found] == [(each, *wrong) for each in captions]
-
-
-FOIL_ROWS = [
-    foil_row(id=1, subtask="left of", negative_caption=["a plate", "a \u00e9clair, no cup"]),
+MANY: Rows = [
+    foil_row(subtask="left of", negative_caption=["a plate", "a \u00e9clair, no cup"]),
     foil_row(id=2, subtask="left of", caption="[sic]", negative_caption=["a dish"]),
 ]
+TWO = {"negative_caption3": "a pot", "note": "x", "subtask": "y"}
+FOILS: dict[str, tuple[Rows, dict[str, Texts]]] = {
+    "several captions": (
+        [foil_row(caption=["a cup", "a mug, as it seems"], negative_caption=["a plate", "a pan"])],
+        {
+            "x/1": ("a cup", "a plate", "a pan"),
+            "x/1#2": ("a mug, as it seems", "a plate", "a pan"),
+        },
+    ),
+    "many negatives": (
+        MANY,
+        {
+            "left of/1": ("a cup", "a plate", "a \u00e9clair, no cup"),
+            "left of/2": ("[sic]", "a dish"),
+        },
+    ),
+    "no ids": (
+        [{key: value for key, value in row.items() if key != "id"} for row in MANY],
+        {
+            "left of/FILE:1": ("a cup", "a plate", "a \u00e9clair, no cup"),
+            "left of/FILE:2": ("[sic]", "a dish"),
+        },
+    ),
+    "columns of negatives": (
+        [
+            foil_row(id=1, negative_caption_2="a pan", **TWO),
+            foil_row(id=2, negative_caption_2=None, **TWO),
+            foil_row(id=3, negative_caption_2="a pan", **{**TWO, "negative_caption": None}),
+        ],
+        {
+            "y/1": ("a cup", "a plate", "a pan", "a pot"),
+            "y/2": ("a cup", "a plate", "a pot"),
+            "y/3": ("a cup", "a pan", "a pot"),
+        },
+    ),
+    "strict pair": ([foil_row(negative_image="photos/2.png")], {"x/1": ("a cup", "a plate")}),
+}
+"""Kind of rows -> rows, and the texts of the items that they have to give."""
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("ids", [True, False])
-def test_every_format_with_one_or_many_negatives(tmp_path: Path, suffix: str, ids: bool) -> None:
-    path = tmp_path / "foils" / f"mine{suffix}"
-    write_table(path, [{k: v for k, v in r.items() if ids or k != "id"} for r in FOIL_ROWS])
+@pytest.mark.parametrize("kind", FOILS)
+def test_every_format_gives_the_same_items(tmp_path: Path, kind: str, suffix: str) -> None:
+    rows, expected = FOILS[kind]
+    write_table(tmp_path / "foils" / f"x{suffix}", rows)
     found = load_benchmark("foils", tmp_path)
-    assert [case.texts for case in found.content] == [
-        ("a cup", "a plate", "a \u00e9clair, no cup"),
-        ("[sic]", "a dish"),
-    ]
-    numbers = ["1", "2"] if ids else [f"mine{suffix}:1", f"mine{suffix}:2"]
-    assert [case.id for case in found.content] == [f"left of/{number}" for number in numbers]
-    assert "foils" in [target.spec for target in find_in(tmp_path)]
+    named = {case.id.replace(f"x{suffix}", "FILE"): case.texts for case in found.content}
+    assert named == expected
+    assert all(case.labels == {"note": "x"} for case in found.content if case.subtask == "y")
+    assert all(ref.upright for ref in found.content.images)
+    if kind == "strict pair":  # right only if each image prefers its caption and the other way
+        (case,) = found.content
+        assert case.form is Form.GROUP
+        assert [ref.path.name for ref in case.images] == ["1.png", "2.png"]
 
 
 STATEMENTS = [
@@ -430,9 +449,7 @@ STATEMENTS = [
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
-    rows = [each for each in STATEMENTS if each["subtask"] != "above"]
-    path = tmp_path / f"mine{suffix}"
-    write_table(path, STATEMENTS)
+    path = write_table(tmp_path / f"mine{suffix}", STATEMENTS)
     for k in range(4):
         write_photo(tmp_path / f"{k}.png")
     found = load_benchmark("foils", tmp_path, annotations=path)
@@ -447,46 +464,18 @@ def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
     assert {"macro", "micro", "balanced_accuracy"} <= set(result.aggregates)
     assert result.scores["left"]["auc"].n == 4
     part = load_benchmark("foils:left", tmp_path, annotations=path)
-    assert len(part.content) == len(rows)
+    assert [case.subtask for case in part.content] == ["left"] * 4 + ["left_dev"] * 4
     with pytest.raises(UsageError, match="no sub-task 'left_dev'"):
         load_benchmark("foils:left_dev", tmp_path, annotations=path)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_further_negatives_in_columns_of_their_own(tmp_path: Path, suffix: str) -> None:
-    wrong = {"negative_caption_2": "a pan", "negative_caption3": "a pot", "note": "x"}
-    rows = [
-        foil_row(subtask="x", **wrong),
-        foil_row(id=2, subtask="x", **{**wrong, "negative_caption_2": None}),
-        foil_row(id=3, subtask="x", **{**wrong, "negative_caption": None}),
-    ]
-    path = tmp_path / f"mine{suffix}"
-    write_table(path, rows)
-    found = load_benchmark("foils", tmp_path, annotations=path)
-    assert [case.texts[1:] for case in found.content] == [
-        ("a plate", "a pan", "a pot"),
-        ("a plate", "a pot"),
-        ("a pan", "a pot"),
-    ]
-    assert found.content[0].labels == {"note": "x"}
-    (tmp_path / "photos").mkdir()
-    write_photo(tmp_path / "photos" / "1.png")
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
-    # Chance is that of every item: of four texts, and twice of three.
-    assert result.headline_score.chance == pytest.approx((1 / 4 + 1 / 3 + 1 / 3) / 3)
-
-
 def test_words_for_truth(tmp_path: Path) -> None:
-    truths = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1, "no": None}
-    lines = [
-        f'{{"image": "1.png", "caption": "{k}", "label": "{word}"}}\n'
-        for k, word in enumerate(truths)
-    ]
-    path = tmp_path / "x.jsonl"
-    path.write_text("".join(lines[:-1]), encoding="utf-8")
+    words = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1}
+    rows = [{"image": "1.png", "caption": word, "label": word} for word in words]
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
     found = load_benchmark("foils", tmp_path, annotations=path)
-    assert [case.truth for case in found.content] == [1, 0, 1, 0, 1]
-    path.write_text("".join(lines), encoding="utf-8")
+    assert [case.truth for case in found.content] == [*words.values()]
+    write_jsonl(path, [*rows, {**rows[0], "label": "no"}])
     refuses("line 6: 'label' must be 1 or 0, true", "", "foils", tmp_path, annotations=path)
 
 
@@ -495,8 +484,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         {"image": {"bytes": data}, "caption": f"{k}", "negative_caption": ["x", "y"]}
         for k, data in enumerate((b"one", b"two", b"one"))
     ]
-    path = tmp_path / "x.parquet"
-    write_parquet(path, rows)
+    path = write_parquet(tmp_path / "x.parquet", rows)
     found = load_benchmark("foils", tmp_path, annotations=path)
     photos = [case.images[0].photo for case in found.content]
     assert photos == [f"{path}@image:0", f"{path}@image:1", f"{path}@image:0"]
@@ -582,8 +570,7 @@ def test_malformed_rows_end_in_one_line(
 def test_malformed_files_are_the_users_own(
     tmp_path: Path, name: str, content: str, message: str
 ) -> None:
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
+    path = write_text(tmp_path / name, content)
     told = refuses(message, str(path), "foils", tmp_path, annotations=path)
     assert "official" not in told
     assert "fetch" not in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 from benchmark_files import refuses
 from build.photos import picture, write_photo
 from build.tables import write_json, write_parquet
-from compoclip.benchmarks.case import Form, TiePolicy, present
+from compoclip.benchmarks.case import Benchmark, present
 from compoclip.benchmarks.counts import statements
-from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.cli.main import main
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder
 from rewrite_facts import rows
@@ -38,6 +36,12 @@ def write_countbench(root: Path, *rows: dict[str, Any]) -> Path:
     return root
 
 
+def measured(found: Benchmark, out: Path) -> Results:
+    options = Options(resamples=20, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [found], out, options)
+    return result
+
+
 def pictured(k: int, **changes: Any) -> dict[str, Any]:
     return count_row(**{"image": {"bytes": picture(k), "path": None}, **changes})
 
@@ -47,17 +51,10 @@ def test_countbench_exchanges_the_number_of_a_caption(tmp_path: Path) -> None:
     root = write_countbench(tmp_path, pictured(1), pictured(2, **ten))
     found = load_benchmark("countbench", root)
     first, second = found.content
-    assert (first.form, first.truth, first.labels) == (Form.CHOOSE_TEXT, 0, {"number": "3"})
     others = [word.capitalize() for word in WORDS if word != "three"]
     assert first.texts == tuple(f"{n} kittens in a basket" for n in ("Three", *others))
     assert second.texts[:2] == (ten["text"], "TWO cups and a card with two stars")
-    assert [case.id for case in found.content] == ["countbench/0", "countbench/1"]
-    assert first.images[0].member == "image:0"
-    assert found.ties[""] is TiePolicy.STRICT
-    assert found.skills == {"countbench": "counting"}
-    assert meta("countbench").items == 540
-    options = Options(resamples=20, allow_partial=True)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    result = measured(found, tmp_path / "out")
     assert result.headline_score.chance == pytest.approx(1 / 9)
     assert (result.aggregates["number_3"].n, result.headline_score.n) == (1, 2)
 
@@ -70,15 +67,13 @@ two-story house with Two doors | 2 | eight-story house with Eight doors
 """)
 
 
-@pytest.mark.parametrize(("caption", "number", "negative"), CAPTIONS)
-def test_countbench_numbers_in_digits_and_behind_articles(
-    tmp_path: Path, caption: str, number: str, negative: str
-) -> None:
-    root = write_countbench(tmp_path, pictured(1, text=caption, number=int(number)))
-    (case,) = load_benchmark("countbench", root).content
-    assert case.texts[0] == caption
-    assert negative in case.texts[1:]
-    assert len(set(case.texts)) == 9
+def test_countbench_numbers_in_digits_and_behind_articles(tmp_path: Path) -> None:
+    listed = [pictured(1, text=text, number=int(number)) for text, number, _ in CAPTIONS]
+    found = load_benchmark("countbench", write_countbench(tmp_path, *listed))
+    for case, (caption, _, negative) in zip(found.content, CAPTIONS, strict=True):
+        assert case.texts[0] == caption
+        assert negative in case.texts[1:]
+        assert len(set(case.texts)) == 9
 
 
 def test_countbench_photos_of_dead_addresses_are_missing(tmp_path: Path) -> None:
@@ -99,36 +94,6 @@ def test_countbench_as_json_names_photos_by_address_or_by_name(tmp_path: Path) -
     names = [case.images[0].path.name for case in found.content]
     assert names == [f"{hashlib.md5(b'http://x/3.jpg').hexdigest()}.jpg", "7.png"]
     assert found.left_out == {"captions that do not name their number": 1}
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (count_row(1), "'number' 1 is no whole number from 2 to 10"),
-        (count_row(11), "'number' 11 is no whole number"),
-        (count_row(2.5), "'number' 2.5 is no whole number"),
-        (count_row("three"), "'number' must be a number"),
-        ({"text": "two cups"}, "no key 'number'"),
-        (count_row(text=" "), "'text' is empty"),
-        (count_row(image_url=None), "'image_url' must be a text"),
-        (count_row(image="../3.jpg"), "leads outside the image folder"),
-        (count_row(text="some cups"), "no caption names its number"),
-    ],
-)
-def test_countbench_refuses_malformed_rows(tmp_path: Path, row: Any, words: str) -> None:
-    write_json(tmp_path / "countbench" / "CountBench.json", [row])
-    refuses(words, "CountBench.json", "countbench", tmp_path)
-
-
-def test_countbench_refuses_malformed_tables(tmp_path: Path) -> None:
-    path = tmp_path / "countbench" / "a.parquet"
-    write_parquet(path, {"text": ["two cups"]})
-    refuses("no column 'number'", "a.parquet", "countbench", tmp_path)
-    path.write_bytes(b"PAR1")
-    refuses("a.parquet", "a.parquet", "countbench", tmp_path)
-    path.unlink()
-    with pytest.raises(CompoclipError, match=r"CountBench\.json"):
-        load_benchmark("countbench", tmp_path)
 
 
 # --- TallyQA. ---
@@ -195,12 +160,7 @@ def test_tallyqa_asks_for_one_of_sixteen_statements(tmp_path: Path) -> None:
     assert simple.images[0].path == tmp_path / "vg" / "VG_100K_2" / "24.jpg"
     assert present(found)[1] == ()
     assert found.left_out == {"questions that do not ask how many": 1}
-    assert found.skills == {"simple": "counting", "complex": "counting"}
-    assert meta("tallyqa").items == 22991 + 15598
-    assert [c.subtask for c in load_benchmark("tallyqa:complex", tmp_path).content] == ["complex"]
-    options = Options(resamples=20, allow_partial=True)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
-    assert result.headline_score.chance == pytest.approx(1 / 16)
+    assert measured(found, tmp_path / "out").headline_score.chance == pytest.approx(1 / 16)
 
 
 def test_tallyqa_is_read_from_its_archive_and_photos_from_one_folder(tmp_path: Path) -> None:
@@ -219,44 +179,46 @@ def test_tallyqa_is_read_from_its_archive_and_photos_from_one_folder(tmp_path: P
     assert moved.content[0].images[0].path == tmp_path / "all" / "24.jpg"
 
 
-@pytest.mark.parametrize(
-    ("listed", "words"),
-    [
-        ([], "no rows"),
-        ({"a": 1}, "must be an object"),
-        ([[1]], "must be an object"),
-        ([tally_row(answer=16)], "'answer' 16 is no whole number from 0 to 15"),
-        ([tally_row(answer=1.5)], "'answer' 1.5 is no whole number"),
-        ([tally_row(answer="two")], "'answer' must be a number"),
-        ([tally_row(issimple=1)], "'issimple' must be true or false"),
-        ([tally_row(question="")], "'question' is empty"),
-        ([tally_row(image=None)], "'image' must be a text"),
-        ([{"question": "How many?"}], "no key 'issimple'"),
-        ([tally_row(image="..")], "test.json"),
-        ([tally_row(question="Why?")], "no questions of"),
-    ],
-)
-def test_tallyqa_refuses_malformed_files(tmp_path: Path, listed: Any, words: str) -> None:
-    refuses(words, "test.json", "tallyqa", write_tallyqa(tmp_path, listed))
+# --- Malformed files of both. ---
 
 
-# --- As a user runs them. ---
+COUNTBENCH, TALLYQA = "countbench/CountBench.json", "tallyqa/test.json"
+MALFORMED = [
+    (COUNTBENCH, [count_row(1)], "'number' 1 is no whole number from 2 to 10"),
+    (COUNTBENCH, [count_row(11)], "'number' 11 is no whole number"),
+    (COUNTBENCH, [count_row(2.5)], "'number' 2.5 is no whole number"),
+    (COUNTBENCH, [count_row("three")], "'number' must be a number"),
+    (COUNTBENCH, [{"text": "two cups"}], "no key 'number'"),
+    (COUNTBENCH, [count_row(text=" ")], "'text' is empty"),
+    (COUNTBENCH, [count_row(image_url=None)], "'image_url' must be a text"),
+    (COUNTBENCH, [count_row(image="../3.jpg")], "leads outside the image folder"),
+    (COUNTBENCH, [count_row(text="some cups")], "no caption names its number"),
+    (TALLYQA, [], "no rows"),
+    (TALLYQA, {"a": 1}, "must be an object"),
+    (TALLYQA, [[1]], "must be an object"),
+    (TALLYQA, [tally_row(answer=16)], "'answer' 16 is no whole number from 0 to 15"),
+    (TALLYQA, [tally_row(answer=1.5)], "'answer' 1.5 is no whole number"),
+    (TALLYQA, [tally_row(answer="two")], "'answer' must be a number"),
+    (TALLYQA, [tally_row(issimple=1)], "'issimple' must be true or false"),
+    (TALLYQA, [tally_row(question="")], "'question' is empty"),
+    (TALLYQA, [tally_row(image=None)], "'image' must be a text"),
+    (TALLYQA, [{"question": "How many?"}], "no key 'issimple'"),
+    (TALLYQA, [tally_row(image="..")], "leads outside the image folder"),
+    (TALLYQA, [tally_row(question="Why?")], "no questions of"),
+]
 
 
-def test_both_are_evaluated_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_countbench(tmp_path, pictured(1), pictured(2, number=10, text="ten red cups"))
-    write_tallyqa(tmp_path)
-    arguments = ["evaluate", "bundled", "--on", "countbench", "tallyqa", "--data", str(tmp_path)]
-    out = tmp_path / "out"
-    assert main([*arguments, "--allow-partial", "--out", str(out), "--resamples=20"]) == 0
-    shown = capsys.readouterr().out
-    assert "countbench" in shown
-    assert "tallyqa" in shown
-    stored = [json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))]
-    skills = [
-        each["skills"] for each in stored if each.get("benchmark") in ("countbench", "tallyqa")
-    ]
-    assert all({*each.values()} == {"counting"} for each in skills)
-    assert len(skills) == 2
+@pytest.mark.parametrize(("file", "rows", "words"), MALFORMED)
+def test_malformed_rows_are_refused(tmp_path: Path, file: str, rows: Any, words: str) -> None:
+    write_json(tmp_path / file, rows)
+    name, _, place = file.partition("/")
+    refuses(words, place, name, tmp_path)
+
+
+def test_countbench_refuses_malformed_tables(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "countbench" / "a.parquet", {"text": ["two cups"]})
+    refuses("no column 'number'", "a.parquet", "countbench", tmp_path)
+    path.write_bytes(b"PAR1")
+    refuses("a.parquet", "a.parquet", "countbench", tmp_path)
+    path.unlink()
+    refuses(r"CountBench\.json", "", "countbench", tmp_path)
