@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from benchmark_files import refuses
 from build.photos import write_photo
-from build.tables import write_csv, write_json
+from build.tables import write_csv, write_json, write_rows
 from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries, rule_of
@@ -63,27 +62,17 @@ def test_negbench_choice(tmp_path: Path) -> None:
     assert (found.content[1].id, found.content[1].truth) == ("coco_positive/2", 2)
     assert found.content[2].images == (ImageRef(tmp_path / "voc2007/JPEGImages/000001.jpg"),)
     assert (found.headline, found.ties) == ("mean", {"": TiePolicy.FIRST})
-    coco = load_benchmark("negbench:coco_*", tmp_path, tmp_path)
-    assert (coco.headline, "coco" in coco.aggregates) == ("micro", True)
-    assert coco.content[0].images == (ImageRef(tmp_path / "000000000139.jpg"),)
 
 
-def test_negbench_counts_and_the_published_numbers_of_clip(tmp_path: Path) -> None:
-    known = meta("negbench").expected
-    assert sum(n for part, n in known.items() if part.startswith("coco")) == 5914
-    assert sum(n for part, n in known.items() if part.startswith("voc")) == 5031
-    table = published_table("negbench")
-    parts = ("coco_positive", "coco_negative", "coco_hybrid")
-    parts += ("voc_positive", "voc_negative", "voc_hybrid")
-    (row,) = (each for each in table.rows if each.labels == ("CLIP (OpenAI)",))
+def test_printed_parts_give_the_printed_totals_of_clip() -> None:
+    known, table = meta("negbench").expected, published_table("negbench")
+    (row,) = (row for row in table.rows if row.labels == ("CLIP (OpenAI)",))
     at = {column.id: row.values[k] for k, column in enumerate(table.columns)}
-    # The printed parts give the printed totals by the official counts.
-    values = flat({part: at[part] for part in parts}, known)
+    values = flat({part: at[part] for part in known}, known)
     written = entries()["negbench"]["rules"]
-    rules = {name: rule_of(written[name], {}) for name in ("coco", "voc", "mean")}
-    assert rule_value(rules["coco"], values) == pytest.approx(39.30, abs=0.01)
-    assert rule_value(rules["voc"], values) == pytest.approx(38.72, abs=0.01)
-    assert rule_value(rules["mean"], values) == pytest.approx((39.30 + 38.72) / 2, abs=0.01)
+    totals = {"coco": 39.30, "voc": 38.72, "mean": (39.30 + 38.72) / 2}
+    for name, total in totals.items():
+        assert rule_value(rule_of(written[name], {}), values) == pytest.approx(total, abs=0.01)
 
 
 def test_negbench_retrieval(tmp_path: Path) -> None:
@@ -93,35 +82,21 @@ def test_negbench_retrieval(tmp_path: Path) -> None:
     ]
     write_csv(tmp_path / "negbench" / PLAIN, *rows)
     write_csv(tmp_path / "negbench" / NEGATED, *rows[:1])
-    found = load_benchmark("negbench_retrieval", tmp_path)
-    content = found.content
+    content = load_benchmark("negbench_retrieval", tmp_path).content
     assert isinstance(content, Retrieval)
     assert content.texts[:2] == ("it's 0", '"0", no cup')
     assert content.pairs == ((0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5))
     assert content.images[2] == ImageRef(tmp_path / "coco" / "val2017" / "2.jpg")
-    assert (found.headline, found.expected) == ("t2i_r5", {"i2t": 5000})
-    assert found.aggregates["t2i_r5"].metric == "r5"
     negated = load_benchmark("negbench_retrieval_negated", tmp_path)
-    assert len(negated.content.images) == 1
-    assert negated.name == "negbench_retrieval_negated"
+    assert (negated.name, len(negated.content.images)) == ("negbench_retrieval_negated", 1)
     with pytest.raises(UsageError, match="has no sub-tasks"):
         load_benchmark("negbench_retrieval:coco", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"filepath": "1.jpg", "captions": "a cup"}], "row 1: 'captions' must be a Python list"),
-        ([{"filepath": "1.jpg", "captions": "[]"}], "photo '1.jpg' has no caption"),
-        ([{"filepath": "1.jpg", "captions": "['a']"}] * 2, "photo '1.jpg' is listed twice"),
-    ],
-)
-def test_malformed_negbench_retrieval(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_csv(tmp_path / "negbench" / PLAIN, *rows)
-    refuses(message, str(path), "negbench_retrieval", tmp_path)
-
-
 # --- NegRefCOCOg. ---
+
+
+REGIONS = "negrefcocog/NegRefCOCOg.json"
 
 
 def region_row(**changes: Any) -> dict[str, Any]:
@@ -135,31 +110,38 @@ def region_row(**changes: Any) -> dict[str, Any]:
 
 
 def test_negrefcocog_and_the_larger_box(tmp_path: Path) -> None:
-    path = tmp_path / "negrefcocog" / "NegRefCOCOg.json"
-    write_json(path, [region_row(), region_row(ref_bbox=[0, 0, 50.5, 60])])
+    write_json(tmp_path / REGIONS, [region_row(), region_row(ref_bbox=[0, 0, 50.5, 60])])
     found = load_benchmark("negrefcocog", tmp_path)
     photo = tmp_path / "coco" / "train2014" / "COCO_train2014_000000000036.jpg"
     boxes = (ImageRef(photo, (1, 2, 11, 22)), ImageRef(photo, (0, 0, 50.5, 60)))
-    assert found.content == (
-        Case("0", Form.CHOOSE_IMAGE, boxes, (region_row()["phrase"],), "negrefcocog"),
-        Case("1", Form.CHOOSE_IMAGE, boxes, (region_row()["phrase"],), "negrefcocog", 1),
+    assert found.content == tuple(
+        Case(str(k), Form.CHOOSE_IMAGE, boxes, (region_row()["phrase"],), "negrefcocog", k)
+        for k in (0, 1)
     )
-    assert (found.ties, found.expected) == ({"": TiePolicy.STRICT}, {"negrefcocog": 440})
     (rule,) = rules_of_thumb(found)
     assert (rule.rule, rule.value, rule.chance, rule.longer) == (LARGER, 0.5, 0.5, None)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([region_row(bbox_list=[[1, 2, 10, 20]])], "row 0: 'bbox_list' must hold other boxes"),
-        ([region_row(ref_bbox=[9, 9, 9, 9])], "'ref_bbox' once"),
-        ([region_row(ref_bbox=[1, 2, 10])], "'ref_bbox': expected .x, y, width, height., found 3"),
-    ],
-)
-def test_malformed_negrefcocog(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_json(tmp_path / "negrefcocog" / "NegRefCOCOg.json", rows)
-    refuses(message, str(path), "negrefcocog", tmp_path)
+GALLERY = f"negbench/{PLAIN}"
+MALFORMED = [
+    (GALLERY, [{"filepath": "1.jpg", "captions": "a cup"}], "row 1: 'captions' must be a Python"),
+    (GALLERY, [{"filepath": "1.jpg", "captions": "[]"}], "photo '1.jpg' has no caption"),
+    (GALLERY, [{"filepath": "1.jpg", "captions": "['a']"}] * 2, "photo '1.jpg' is listed twice"),
+    (REGIONS, [region_row(bbox_list=[[1, 2, 10, 20]])], "row 0: 'bbox_list' must hold other boxes"),
+    (REGIONS, [region_row(ref_bbox=[9, 9, 9, 9])], "'ref_bbox' once"),
+    (
+        REGIONS,
+        [region_row(ref_bbox=[1, 2, 10])],
+        r"'ref_bbox': expected \[x, y, width, height\], found",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "rows", "message"), MALFORMED)
+def test_malformed_rows_are_refused(tmp_path: Path, file: str, rows: Any, message: str) -> None:
+    path = write_rows(tmp_path / file, rows)
+    spec = "negbench_retrieval" if file == GALLERY else "negrefcocog"
+    refuses(message, str(path), spec, tmp_path)
 
 
 # --- CC-Neg. ---
@@ -203,7 +185,6 @@ def test_cc_neg_however_it_was_saved(
         "cc_neg",
     )
     assert (len(found.content), sum(found.left_out.values())) == (2, 1)
-    assert (found.ties, found.expected) == ({"": TiePolicy.FIRST}, {"cc_neg": 40_000})
 
 
 class Hostile:
@@ -249,7 +230,7 @@ def test_cc_neg_is_solved_by_the_shorter_text_and_counts_in_no_mean(tmp_path: Pa
     found = load_benchmark("cc_neg", tmp_path)
     (rule,) = rules_of_thumb(found)
     assert (rule.rule, rule.value, rule.chance, rule.longer) == (SHORTER, 1.0, 0.5, 4.0)
-    assert Counter(found.skills.values()) == {}
+    assert found.skills == {}
     for case in found.content:
         write_photo(case.images[0].path)
     options = Options(allow_partial=True, resamples=20)
@@ -261,7 +242,7 @@ def test_cc_neg_is_solved_by_the_shorter_text_and_counts_in_no_mean(tmp_path: Pa
 def test_the_audit_says_how_far_a_rule_of_thumb_gets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json(tmp_path / "negrefcocog" / "NegRefCOCOg.json", [region_row()])
+    write_json(tmp_path / REGIONS, [region_row()])
     write_cc_neg(tmp_path, cc_neg())
     told = ["data", "audit", "negrefcocog", "cc_neg", "--data", str(tmp_path), "--text-only"]
     assert main(told) == 0
