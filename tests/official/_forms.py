@@ -1,12 +1,14 @@
-"""False captions by any edit of a logical form, for benchmarks with several negatives an item."""
+"""Parts of a suite, and false captions by any edit of a logical form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from random import Random
+from typing import Any
 
 from compoclip_world.captions import CAPTION_TYPES, facts_of
+from compoclip_world.export.part import Part
 from compoclip_world.export.texts import seemly
 from compoclip_world.logic import Form
 from compoclip_world.oracle import is_false, is_true
@@ -15,6 +17,18 @@ from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.wording import Wording
 
 _FAR = 60
+
+
+def world_part(
+    spec: str,
+    files: Mapping[str, Any],
+    images: Mapping[str, Scene],
+    items: Mapping[str, int],
+    **options: str,
+) -> Part:
+    """A part called "world-" and its spec; what its sub-tasks ask is not stated."""
+    name = spec.replace("_", "-").replace(":", "-")
+    return Part(spec, f"world-{name}", files, images, items, dict.fromkeys(items, ""), options)
 
 
 def foils(

@@ -10,13 +10,14 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.pairs import draw_pairs
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip_world.oracle import is_false, is_true
 from compoclip_world.pairs import WorldPair
 from compoclip_world.sampling import held_out_in
 from compoclip_world.scene import Scene, Thing
 from compoclip_world.vocabulary import clashes, with_article
+from official._forms import world_part
 
 WRITES = ("bivlc",)
 _FIRST = 11_000_000
@@ -43,8 +44,8 @@ def build(spec: SuiteSpec) -> list[Part]:
         kind, subtype = name.split("_")
         for number, made in enumerate(pairs):
             names = [f"{name}_{number:05d}{side}.png" for side in ("", "_negative")]
-            for each, scene in zip(names, (made.scene_a, made.scene_b)):
-                images[f"{pool.folder}/{each}"] = scene
+            for image, scene in zip(names, (made.scene_a, made.scene_b)):
+                images[f"{pool.folder}/{image}"] = scene
             rows.append(
                 {
                     "image": names[0],
@@ -55,10 +56,8 @@ def build(spec: SuiteSpec) -> list[Part]:
                     "subtype": subtype,
                 }
             )
-    about = {name: TASKS[task].about for name, task in _TASKS.items()}
-    about[_RECOLOURED] = "which colour a thing has"
     items = dict.fromkeys(found, spec.items)
-    return [Part("bivlc", "world-bivlc", {"bivlc/bivlc.jsonl": rows}, images, items, about)]
+    return [world_part("bivlc", {"bivlc/bivlc.jsonl": rows}, images, items)]
 
 
 def _recoloured(scene: Scene, rng: Random, spec: SuiteSpec) -> WorldPair | None:

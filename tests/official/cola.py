@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.pairs import draw_pairs
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.scene import Scene
+from official._forms import world_part
 
 WRITES = ("cola",)
 _FIRST = 12_000_000
@@ -23,6 +24,5 @@ def build(spec: SuiteSpec) -> list[Part]:
             images[f"vg/VG_100K/{name}"] = scene
         addresses = [f"https://world.invalid/vg_gqa_images/{name}" for name in names]
         rows.append([addresses[0], made.caption_a, addresses[1], made.caption_b])
-    about = {"multi_object": "; ".join(TASKS[task].about for task in _TASKS)}
     files = {"cola/COLA_multiobjects_matching_benchmark.json": rows}
-    return [Part("cola", "world-cola", files, images, {"multi_object": len(rows)}, about)]
+    return [world_part("cola", files, images, {"multi_object": len(rows)})]

@@ -7,6 +7,7 @@ from typing import Any
 from compoclip_world.export.pairs import draw_pairs
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.scene import Scene
+from official._forms import world_part
 
 WRITES = ("colorswap",)
 _FIRST = 10_000_000
@@ -32,6 +33,6 @@ def build(spec: SuiteSpec) -> list[Part]:
                 "caption_source": "world",
             }
         )
-    about = {"colorswap": "which of two things has which colour, both pictures and captions"}
-    files = {"colorswap/test.json": rows}
-    return [Part("colorswap", "world-colorswap", files, images, {"colorswap": len(rows)}, about)]
+    return [
+        world_part("colorswap", {"colorswap/test.json": rows}, images, {"colorswap": len(rows)})
+    ]

@@ -15,7 +15,7 @@ from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import NOVEL_ATTRIBUTE, held_out_attributes
 from compoclip_world.scene import Scene, Thing
 from compoclip_world.vocabulary import with_article
-from official._forms import foils, form_of
+from official._forms import foils, form_of, world_part
 
 WRITES = ("crepe_prod", "crepe_syst")
 _FOLDER = "vg/VG_100K"
@@ -62,11 +62,6 @@ _TYPES: dict[str, tuple[tuple[int, ...], tuple[str, ...], Callable[[Form], Itera
     "negate": ((5, 6, 7), ("conjunction",), edits.negations),
 }
 """Type -> its complexities, the caption types it starts from, and its edit."""
-_ABOUT = {
-    "atom": "a caption among five with an object, property or relation replaced",
-    "swap": "a caption among five with things or properties exchanged",
-    "negate": "a caption among five with statements denied",
-}
 
 
 def build(spec: SuiteSpec) -> list[Part]:
@@ -93,8 +88,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                     }
                     for index, (caption, texts) in found
                 ]
-    items = dict.fromkeys(_TYPES, spec.items)
-    return [Part("crepe_prod", "world-crepe-prod", files, images, items, _ABOUT), _syst(spec)]
+    return [world_part("crepe_prod", files, images, dict.fromkeys(_TYPES, spec.items)), _syst(spec)]
 
 
 def _as_set(texts: tuple[str, ...]) -> str:
@@ -146,15 +140,10 @@ def _syst(spec: SuiteSpec) -> Part:
             }
             for index, (caption, atoms, comps) in found
         ]
-    about = {
-        "comp_seen": "a seen compound among six with its parts in other company",
-        "comp_unseen": "an unseen compound among six with its parts in other company",
-        "atom_seen": "a seen compound among four with one part replaced",
-        "atom_unseen": "an unseen compound among four with one part replaced",
-    }
-    items = dict.fromkeys(about, spec.items)
-    options = {"pretrained": _SET}
-    return Part("crepe_syst", "world-crepe-syst", files, images, items, about, options)
+    names = ("comp_seen", "comp_unseen", "atom_seen", "atom_unseen")
+    return world_part(
+        "crepe_syst", files, images, dict.fromkeys(names, spec.items), pretrained=_SET
+    )
 
 
 def _compound(

@@ -7,19 +7,20 @@ from typing import Any
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.pairs import pair
 from compoclip_world.scene import Scene
+from official._forms import world_part
 
 WRITES = ("eqben",)
 _FIRST = 5_000_000  # pairs of this and higher indices are shown nowhere else
 _SOURCES = {
-    "ag": ("relation", "left of, right of, above or below"),
-    "youcook2": ("object", "which kind of thing, frames as arrays with blue first"),
-    "gebc": ("swap-object", "which of two things is left of (above) the other"),
-    "kubric_loc": ("position", "where in the picture a thing is"),
-    "kubric_cnt": ("count", "how many there are"),
-    "kubric_attr": ("swap-colour", "which of two things has which colour"),
-    "sd": ("background", "which background"),
+    "ag": "relation",
+    "youcook2": "object",
+    "gebc": "swap-object",
+    "kubric_loc": "position",
+    "kubric_cnt": "count",
+    "kubric_attr": "swap-colour",
+    "sd": "background",
 }
-"""Sub-task -> skill of `world.pairs` and what it asks."""
+"""Sub-task -> skill of `world.pairs`."""
 
 
 def build(spec: SuiteSpec) -> list[Part]:
@@ -27,7 +28,7 @@ def build(spec: SuiteSpec) -> list[Part]:
     count = max(1, spec.items * 2 // 5)
     rows: list[dict[str, Any]] = []
     images: dict[str, Scene] = {}
-    for name, (skill, _) in _SOURCES.items():
+    for name, skill in _SOURCES.items():
         suffix = "npy" if name == "youcook2" else "png"
         for index in range(count):
             made = pair(spec.config, spec.seed, _FIRST + index, skill, spec.split)
@@ -37,21 +38,7 @@ def build(spec: SuiteSpec) -> list[Part]:
             texts: list[Any] = [made.caption_a, made.caption_b]
             if name == "ag":  # officially a list of captions, of which the first counts
                 texts = [[text] for text in texts]
-            rows.append(
-                {
-                    "image0": paths[0],
-                    "image1": paths[1],
-                    "caption0": texts[0],
-                    "caption1": texts[1],
-                }
-            )
-    return [
-        Part(
-            "eqben",
-            "world-eqben",
-            {"eqben/annotation.json": rows},
-            images,
-            dict.fromkeys(_SOURCES, count),
-            {name: about for name, (_, about) in _SOURCES.items()},
-        )
-    ]
+            names = dict(zip(("image0", "image1"), paths))
+            rows.append({**names, **dict(zip(("caption0", "caption1"), texts))})
+    items = dict.fromkeys(_SOURCES, count)
+    return [world_part("eqben", {"eqben/annotation.json": rows}, images, items)]

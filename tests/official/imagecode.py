@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from compoclip.errors import CompoclipError
 from compoclip_world.captions import captions_for
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.export.retrieval import own_captions
@@ -14,6 +13,7 @@ from compoclip_world.export.texts import seemly
 from compoclip_world.pairs import PAIR_SKILLS, drafted
 from compoclip_world.sampling import generator, held_out_in
 from compoclip_world.scene import Scene, WorldConfig
+from official._forms import world_part
 
 WRITES = ("imagecode",)
 _FOLDER = "imagecode/image-sets"
@@ -52,24 +52,8 @@ def build(spec: SuiteSpec) -> list[Part]:
                 made += 1
             if made == spec.items:
                 break
-        else:
-            raise CompoclipError(
-                f"world: only {made} of {spec.items} {name} sets of ImageCoDe came up; ask for "
-                "fewer items or allow more kinds and colours"
-            )
-    return [
-        Part(
-            "imagecode",
-            "world-imagecode",
-            {"imagecode/valid_data.json": data},
-            images,
-            dict.fromkeys(_PREFIX, spec.items),
-            {
-                "static": "the described one of ten pictures",
-                "video": "the described one of ten pictures that differ in one thing",
-            },
-        )
-    ]
+    items = dict.fromkeys(_PREFIX, spec.items)
+    return [world_part("imagecode", {"imagecode/valid_data.json": data}, images, items)]
 
 
 def _scenes(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.pairs import draw_pairs
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.scene import Scene
+from official._forms import world_part
 
 WRITES = ("mmvp_vlm",)
 _FIRST = 13_000_000
@@ -35,7 +36,5 @@ def build(spec: SuiteSpec) -> list[Part]:
                 number = len(rows) + 1
                 rows.append({"Question ID": number, "Type": pattern, "Statement": text})
                 images[f"mmvp_vlm/MLLM_VLM Images/{pattern}/{number}.png"] = scene
-    about = {name: TASKS[task].about for name, (_, task) in _PATTERNS.items()}
-    files = {"mmvp_vlm/Questions.csv": rows}
     items = dict.fromkeys(_PATTERNS, count)
-    return [Part("mmvp_vlm", "world-mmvp-vlm", files, images, items, about, {"prompt": "{}"})]
+    return [world_part("mmvp_vlm", {"mmvp_vlm/Questions.csv": rows}, images, items, prompt="{}")]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from compoclip.benchmarks.hooks_photos import url_key
-from compoclip.errors import CompoclipError
 from compoclip_world.captions import facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.oracle import is_false, is_true
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import RELATION_PHRASES, with_article
+from official._forms import world_part
 
 WRITES = ("svo_probes",)
 _FOLDER = "svo_probes/images"
@@ -58,18 +58,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                 for each in (shown, other):
                     images[f"{_FOLDER}/{url_key(_url(each))}.png"] = each.scene
         seen.append(_Shown(index, scene, triplet))
-    if min(made.values()) < spec.items:
-        raise CompoclipError(
-            f"world: only {min(made.values())} of {spec.items} pairs of SVO-Probes came up; ask "
-            "for fewer items or allow more kinds"
-        )
-    about = {
-        "subj": "a sentence with its picture and one with another subject",
-        "verb": "a sentence with its picture and one with another relation",
-        "obj": "a sentence with its picture and one with another object",
-    }
-    files = {"svo_probes/svo_probes.csv": rows}
-    return [Part("svo_probes", "world-svo-probes", files, images, made, about)]
+    return [world_part("svo_probes", {"svo_probes/svo_probes.csv": rows}, images, made)]
 
 
 def _url(shown: _Shown) -> str:

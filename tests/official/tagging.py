@@ -5,6 +5,7 @@ from __future__ import annotations
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import with_article
+from official._forms import world_part
 
 WRITES = ("tagging",)
 _SLOT = 15
@@ -32,20 +33,15 @@ def build(spec: SuiteSpec) -> list[Part]:
         for path, each in kept.items()
     ]
     names = [with_article(kind) for kind in kinds]
+    files = {
+        f"{_FOLDER}/test.txt": lines,
+        f"{_FOLDER}/labels.txt": names,
+        f"{_FOLDER}/templates.json": list(_TEMPLATES),
+    }
+    images = {path: scenes[path] for path in kept}
+    options = {"metric": "map11", "templates": f"{_FOLDER}/templates.json"}
     return [
-        Part(
-            "zero_shot:things",
-            "world-zero-shot-things",
-            {
-                f"{_FOLDER}/test.txt": lines,
-                f"{_FOLDER}/labels.txt": names,
-                f"{_FOLDER}/templates.json": list(_TEMPLATES),
-            },
-            {path: scenes[path] for path in kept},
-            dict.fromkeys(names, len(kept)),
-            {name: f"which of {len(kept)} pictures show {name}" for name in names},
-            {"metric": "map11", "templates": f"{_FOLDER}/templates.json"},
-        )
+        world_part("zero_shot:things", files, images, dict.fromkeys(names, len(kept)), **options)
     ]
 
 

@@ -18,7 +18,7 @@ from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 from compoclip_world.wording import Wording
-from official._forms import foils, form_of
+from official._forms import foils, form_of, world_part
 
 WRITES = ("valse",)
 
@@ -54,7 +54,6 @@ class _File:
     dataset: str
     folder: str
     prefix: str
-    about: str
     types: tuple[str, ...]
     edit: Edit
     shape: dict[str, Any]
@@ -63,63 +62,42 @@ class _File:
 _V7W = ("visual7w", "visual7w", "v7w_")
 _COCO = ("coco2017", "coco/val2017", "")
 _SWIG = ("SWiG", "swig", "showing_")
+_FOIL = ("FOIL dataset", "coco/val2014", "COCO_val2014_")
+_TWO = ("conjunction", "relation")
 _FILES: dict[str, _File] = {
-    "existence": _File(
-        *_V7W, "whether there is such a thing", ("object", "negation"), edits.negations, {}
-    ),
-    "plurals": _File(
-        *_COCO, "one or several", ("count",), _counts(lambda a, b: (a == 1) != (b == 1)), _ALIKE
-    ),
-    "counting-hard": _File(
-        *_V7W, "one more or less", ("count",), _counts(lambda a, b: abs(a - b) == 1), _ALIKE
-    ),
-    "counting-small-quant": _File(
-        *_V7W, "up to two things", ("count",), _counts(lambda a, b: max(a, b) <= 2), _ALIKE
-    ),
-    "counting-adversarial": _File(
-        *_V7W, "many told as few", ("count",), _counts(lambda a, b: a > b), _ALIKE
-    ),
-    "relations": _File(
-        *_COCO, "a relation replaced", ("relation",), edits.replacements_of_relations, _SEVERAL
-    ),
-    "action-replacement": _File(
-        *_SWIG, "a place replaced", ("position",), edits.replacements_of_positions, {}
-    ),
-    "actant-swap": _File(
-        *_SWIG, "the two things of a relation exchanged", ("relation",), edits.swaps_of_arguments,
-        _SEVERAL,
-    ),
-    "foil-it": _File(
-        "FOIL dataset", "coco/val2014", "COCO_val2014_", "a kind replaced",
-        ("conjunction", "relation"), edits.replacements_of_kinds, _SEVERAL,
-    ),
-}  # fmt: skip
-_QUESTIONS = {
-    "coreference-standard": ("coco/train2014", "COCO_train2014_", "whose property a question is"),
-    "coreference-hard": ("visdial/val2018", "VisualDialog_val2018_", "whose place a question is"),
+    "existence": _File(*_V7W, ("object", "negation"), edits.negations, {}),
+    "plurals": _File(*_COCO, ("count",), _counts(lambda a, b: (a == 1) != (b == 1)), _ALIKE),
+    "counting-hard": _File(*_V7W, ("count",), _counts(lambda a, b: abs(a - b) == 1), _ALIKE),
+    "counting-small-quant": _File(*_V7W, ("count",), _counts(lambda a, b: max(a, b) <= 2), _ALIKE),
+    "counting-adversarial": _File(*_V7W, ("count",), _counts(lambda a, b: a > b), _ALIKE),
+    "relations": _File(*_COCO, ("relation",), edits.replacements_of_relations, _SEVERAL),
+    "action-replacement": _File(*_SWIG, ("position",), edits.replacements_of_positions, {}),
+    "actant-swap": _File(*_SWIG, ("relation",), edits.swaps_of_arguments, _SEVERAL),
+    "foil-it": _File(*_FOIL, _TWO, edits.replacements_of_kinds, _SEVERAL),
 }
+_QUESTIONS = {
+    "coreference-standard": ("coco/train2014", "COCO_train2014_"),
+    "coreference-hard": ("visdial/val2018", "VisualDialog_val2018_"),
+}
+"""File -> folder of its photos, and how their names begin."""
 
 
 def build(spec: SuiteSpec) -> list[Part]:
     """The eleven files in `valse/`. Each holds one row more, which its annotators found wrong."""
     files: dict[str, Any] = {}
     images: dict[str, Scene] = {}
-    about: dict[str, str] = {}
     slots = iter(range(30, 50))
     for name, file in _FILES.items():
         pool = Photos(spec, file.folder, next(slots), file.shape)
         make = partial(_foil, spec=spec, file=file)
         found = collect(pool, spec.items, f"valse {name}", make)
         files[f"valse/{name}.json"] = _rows(pool, file.dataset, file.prefix, name, found, images)
-        about[name] = file.about
-    for name, (folder, prefix, asked) in _QUESTIONS.items():
+    for name, (folder, prefix) in _QUESTIONS.items():
         pool = Photos(spec, folder, next(slots), _SEVERAL)
         make = partial(_dialogue, spec=spec, spatial=name.endswith("hard"))
         answers = collect(pool, spec.items, f"valse {name}", make)
         files[f"valse/{name}.json"] = _rows(pool, "VisDial_v1.0", prefix, name, answers, images)
-        about[name] = asked
-    items = dict.fromkeys(about, spec.items)
-    return [Part("valse", "world-valse", files, images, items, about)]
+    return [world_part("valse", files, images, dict.fromkeys((*_FILES, *_QUESTIONS), spec.items))]
 
 
 def _rows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -16,7 +16,7 @@ from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip_world.export.texts import seemly
 from compoclip_world.logic import Attribute, Exists, Form, NounPhrase, Relation
 from compoclip_world.scene import Scene, Thing
-from official._forms import foils, form_of
+from official._forms import foils, form_of, world_part
 
 _ENTRY = entries()["vl_checklist"]
 LAYOUT = {
@@ -51,39 +51,24 @@ def _relates(*names: str) -> Callable[[NounPhrase], bool]:
 
 
 _SPATIAL = ("left", "right", "above", "below")
-_TASKS: dict[str, tuple[tuple[str, ...], Edit, str]] = {
-    "attribute_action": (
-        ("position",), edits.replacements_of_positions, "where a thing is, replaced",
-    ),
-    "attribute_color": (
-        ("object", "predicate"),
-        partial(edits.replacements_of_values, family="colour"),
-        "a colour replaced",
-    ),
-    "attribute_material": (
-        ("object", "predicate"),
-        partial(edits.replacements_of_values, family="pattern"),
-        "a pattern replaced",
-    ),
-    "attribute_size": (
-        ("object", "predicate"),
-        partial(edits.replacements_of_values, family="size"),
-        "a size replaced",
-    ),
-    "attribute_state": (
-        ("background",), edits.replacements_of_backgrounds, "a background replaced",
-    ),
+_TURNED = ("inside", "around", "front", "behind")
+_VALUED = ("object", "predicate")
+_TASKS: dict[str, tuple[tuple[str, ...], Edit]] = {
+    "attribute_action": (("position",), edits.replacements_of_positions),
+    "attribute_color": (_VALUED, partial(edits.replacements_of_values, family="colour")),
+    "attribute_material": (_VALUED, partial(edits.replacements_of_values, family="pattern")),
+    "attribute_size": (_VALUED, partial(edits.replacements_of_values, family="size")),
+    "attribute_state": (("background",), edits.replacements_of_backgrounds),
     "relation_action": (
         ("relation",),
-        _only(edits.replacements_of_relations, _relates("inside", "around", "front", "behind")),
-        "inside, in front of or behind, replaced",
+        _only(edits.replacements_of_relations, _relates(*_TURNED)),
     ),
     "relation_spatial": (
         ("relation",),
         _only(edits.replacements_of_relations, _relates(*_SPATIAL)),
-        "left of, right of, above or below, replaced",
     ),
-}  # fmt: skip
+}
+"""Sub-task -> the caption types it starts from, and its edit."""
 
 
 def build(spec: SuiteSpec) -> list[Part]:
@@ -107,16 +92,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                 for index, (true, false) in found
             ]
     items = {subtask: share * len(listed) for subtask, listed in LAYOUT.items()}
-    return [Part("vl_checklist", "world-vl-checklist", files, images, items, _about())]
-
-
-def _about() -> Mapping[str, str]:
-    said = {name: about for name, (_, _, about) in _TASKS.items()}
-    for subtask in LAYOUT:
-        if subtask.startswith("object_"):
-            where = subtask.rpartition("_")[2]
-            said[subtask] = f"a kind replaced, of a thing that is {where}"
-    return {subtask: said[subtask] for subtask in LAYOUT}
+    return [world_part("vl_checklist", files, images, items)]
 
 
 def _item(
@@ -127,7 +103,7 @@ def _item(
     if subtask.startswith("object_"):
         form = _named(scene, rng, subtask, file)
     else:
-        types, edit, _ = _TASKS[subtask]
+        types, edit = _TASKS[subtask]
         form = form_of(scene, spec.config, types, rng)
     if form is None or not seemly(form, spec.config):
         return None

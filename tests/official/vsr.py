@@ -14,6 +14,7 @@ from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import RELATION_PHRASES
+from official._forms import world_part
 
 WRITES = ("vsr",)
 _FOLDER = "coco/val2017"
@@ -42,12 +43,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                 rows += [_row(pool, index, made, true) for index, made in found]
             files[f"vsr/{split}_{part}.jsonl"] = rows
             items[split if part == "test" else f"{split}_dev"] = len(rows)
-    about = {
-        name: "is a statement about places true"
-        + (" (sets the threshold)" if name.endswith("dev") else "")
-        for name in items
-    }
-    return [Part("vsr", "world-vsr", files, images, items, about)]
+    return [world_part("vsr", files, images, items)]
 
 
 def _row(pool: Photos, index: int, made: tuple[str, str], true: bool) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compoclip.errors import CompoclipError
 from compoclip_world.captions import facts_of
-from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.pairs import draw_pairs
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import apart, held_out_in
 from compoclip_world.scene import Scene, Thing
 from compoclip_world.vocabulary import RELATION_PHRASES, with_article
+from official._forms import world_part
 
 WRITES = ("whatsup",)
 _FIRST = 15_000_000
@@ -37,7 +37,6 @@ def build(spec: SuiteSpec) -> list[Part]:
     files: dict[str, Any] = {}
     images: dict[str, Scene] = {}
     items: dict[str, int] = {}
-    about: dict[str, str] = {}
     for slot, (name, file, folder, relations) in enumerate(
         (
             ("controlled_a", "controlled_images_dataset", "controlled_images", _OVER),
@@ -60,7 +59,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                         "caption_options": [texts[position], *others],
                     }
                 )
-        items[name], about[name] = len(rows), f"{', '.join(relations.values())}: two things"
+        items[name] = len(rows)
     for number, (name, (file, folder, task)) in enumerate(_QUESTIONS.items()):
         first = _FIRST + 100_000 * number
         (found,) = draw_pairs(spec, spec.items, (task,), first).values()
@@ -70,8 +69,8 @@ def build(spec: SuiteSpec) -> list[Part]:
             images[f"{folder}/{str(key).zfill(digits)}.png"] = made.scene_a
             question_rows.append([key, made.caption_a, made.caption_b])
         files[f"whatsup/{file}.json"] = question_rows
-        items[name], about[name] = len(question_rows), TASKS[task].about
-    return [Part("whatsup", "world-whatsup", files, images, items, about)]
+        items[name] = len(question_rows)
+    return [world_part("whatsup", files, images, items)]
 
 
 def _text(a: Thing, relation: str, b: Thing) -> str:
@@ -89,11 +88,8 @@ def _sets(pool: Photos, count: int, relations: Mapping[str, str]) -> list[dict[s
             if made is not None:
                 found[kinds] = made
         if len(found) == count:
-            return list(found.values())
-    raise CompoclipError(
-        f"world: only {len(found)} of {count} sets of What'sUp came up; ask for fewer items or "
-        "allow more kinds"
-    )
+            break
+    return list(found.values())
 
 
 def _four(scene: Scene, relations: Mapping[str, str], spec: SuiteSpec) -> dict[str, Scene] | None:
