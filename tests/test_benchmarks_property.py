@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import test_benchmarks_counts as counts
 import test_benchmarks_negation as negation
 import test_benchmarks_newer as newer
-import test_benchmarks_photo_pairs as photo_pairs
+import test_benchmarks_pairs as pairs
 import test_benchmarks_spatial as spatial
 import test_lab_own_boxes as own_boxes
 import test_lab_own_captions as own_captions
@@ -246,21 +245,21 @@ def write_regions(root: Path) -> Path:
 
 
 def write_tables(root: Path) -> Path:
-    return write_parquet(root / "vismin_bench/a.parquet", [photo_pairs.row(k) for k in range(3)])
+    return write_parquet(root / "vismin_bench/a.parquet", [pairs.row(k) for k in range(3)])
 
 
 def write_positions(root: Path) -> Path:
     row = ("0", spatial.OWN, "7.jpg", spatial.OTHER, "7.jpg")
-    return spatial.write_official(root, "test_left_right_.csv", [row, row])
+    return spatial.write_official(root, "test_left_right_.csv", row, row)
 
 
 def write_table_of_counts(root: Path) -> Path:
-    counts.write_countbench(root, counts.pictured(1), counts.pictured(2, image=None))
+    newer.write_countbench(root, newer.pictured(1), newer.pictured(2, image=None))
     return next(root.rglob("*.parquet"))
 
 
 def write_questions(root: Path) -> Path:
-    return counts.write_tallyqa(root) / "tallyqa" / "test.json"
+    return newer.write_tallyqa(root) / "tallyqa" / "test.json"
 
 
 WRITERS: dict[str, tuple[str, Writer]] = {
@@ -271,18 +270,18 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     "older pickle": ("cc_neg", lambda root: negation.write_cc_neg(root, negation.cc_neg(), False)),
     "half-truths": (
         "half_truths:coco_qwen",
-        lambda root: newer.write_half_truths(root, "coco_qwen", [newer.half_truth(0)]),
+        lambda root: newer.write_half_truths(root, "coco_qwen", newer.half_truth(0)),
     ),
     "shard": (
         "vismin_bench",
         lambda root: write_arrow(
-            root / "vismin_bench" / "a.arrow", [photo_pairs.row(k) for k in range(3)]
+            root / "vismin_bench" / "a.arrow", [pairs.row(k) for k in range(3)]
         ),
     ),
     "table": ("vismin_bench", write_tables),
     "archive": (
         "naturalbench_retrieval",
-        lambda root: photo_pairs.write_archive(root, [photo_pairs.pair(k) for k in range(2)]),
+        lambda root: pairs.write_archive(root, [pairs.pair(k) for k in range(2)]),
     ),
     "counts": ("countbench", write_table_of_counts),
     "questions": ("tallyqa", write_questions),
