@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import ImageColor
 
 from benchmark_files import expect_one_line, refuses
-from build.photos import encode
-from build.tables import write_json, write_parquet, write_tar
-from compoclip.archives import Members, add_member
+from build.photos import plain
+from build.tables import write_json, write_parquet, write_tar, write_text, write_zip
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Classification, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError
 
+SET, TABLE = Path("elevater") / "shapes", "test-00000-of-00001.parquet"
 NAMES = ("box", "disc", "star shape")
 LABELS = (0, 2, 1, 0)
 COLOURS = ("red", "green", "blue", "white")
 
 
 def encoded(k: int) -> bytes:
-    return encode(Image.new("RGB", (4, 3), COLOURS[k]))
+    return plain(COLOURS[k], (4, 3))
 
 
 def write_index(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / "test.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for k in range(4):
-            archive.writestr(f"inner/my {k}.png", encoded(k))
+    write_zip(folder / "test.zip", {f"inner/my {k}.png": encoded(k) for k in range(4)})
     lines = [f"test.zip@inner/my {k}.png {label}\n" for k, label in enumerate(LABELS)]
-    (folder / "test.txt").write_text("".join(lines), encoding="utf-8")
-    (folder / "labels.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+    write_text(folder / "test.txt", "".join(lines))
+    write_text(folder / "labels.txt", "\n".join(NAMES) + "\n")
 
 
 def coco_rows() -> dict[str, list[dict[str, object]]]:
@@ -64,38 +61,37 @@ def write_coco(folder: Path) -> None:
 
 
 def write_shards(folder: Path, vectors: bool = False) -> None:
-    (folder / "test").mkdir(parents=True, exist_ok=True)
     for shard, photos in (("10.tar", (2, 3)), ("2.tar", (0, 1))):
-        with tarfile.open(folder / "test" / shard, "w") as archive:
-            for k in photos:
-                if vectors:
-                    stream = io.BytesIO()
-                    np.save(stream, (np.arange(3) == LABELS[k]) | (np.arange(3) == 1))
-                    add_member(archive, f"s{k}.npy", stream.getvalue())
-                else:
-                    add_member(archive, f"s{k}.cls", str(LABELS[k]).encode())
-                add_member(archive, f"s{k}.png", encoded(k))
-    (folder / "classnames.txt").write_text("\n".join(NAMES), encoding="utf-8")
-    path = folder / "zeroshot_classification_templates.txt"
-    path.write_text("a {c}\nthe {c}\n", encoding="utf-8")
+        members = []
+        for k in photos:
+            label = (f"s{k}.cls", str(LABELS[k]).encode())
+            if vectors:
+                stream = io.BytesIO()
+                np.save(stream, (np.arange(3) == LABELS[k]) | (np.arange(3) == 1))
+                label = (f"s{k}.npy", stream.getvalue())
+            members += [label, (f"s{k}.png", encoded(k))]
+        write_tar(folder / "test" / shard, members)
+    write_text(folder / "classnames.txt", "\n".join(NAMES))
+    write_text(folder / "zeroshot_classification_templates.txt", "a {c}\nthe {c}\n")
 
 
-def write_table(folder: Path) -> None:
+def write_table(folder: Path, *names: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     images = [{"bytes": encoded(k), "path": f"{k}.png"} for k in range(4)]
-    feature = {"info": {"features": {"label": {"names": list(NAMES), "_type": "ClassLabel"}}}}
+    label = {"names": names or NAMES, "_type": "ClassLabel"}
+    feature = {"info": {"features": {"label": label}}}
     table = pa.table({"image": images, "label": list(LABELS)})
     table = table.replace_schema_metadata({"huggingface": json.dumps(feature)})
-    pq.write_table(table, folder / "test-00000-of-00001.parquet")
+    pq.write_table(table, folder / TABLE)
     pq.write_table(table.slice(0, 1), folder / "train-00000-of-00001.parquet")
 
 
 def write_folders(folder: Path) -> None:
+    (folder / "train").mkdir(parents=True)
     for k, label in enumerate(LABELS):
         path = folder / "test" / NAMES[label].replace(" ", "_") / f"{k}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encoded(k))
-        (folder / "train").mkdir(exist_ok=True)
 
 
 LAYOUTS = {
@@ -115,33 +111,33 @@ def content_of(root: Path, name: str = "shapes", **options: object) -> Classific
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_holds_the_same_photos_and_classes(tmp_path: Path, layout: str) -> None:
-    LAYOUTS[layout](tmp_path / "elevater" / "shapes")
+    LAYOUTS[layout](tmp_path / SET)
     found = load_benchmark("zero_shot:shapes", tmp_path)
     content = content_of(tmp_path)
     assert content.classes == NAMES
     assert present(found) == (content, ())
-    (target,) = parse_targets([f"zero_shot:{tmp_path / 'elevater' / 'shapes'}"], tmp_path)
+    (target,) = parse_targets([f"zero_shot:{tmp_path / SET}"], tmp_path)
     named = target.load().content  # of a user's own set, so to be turned upright
     assert (named.labels, named.classes) == (content.labels, NAMES)
     assert named.images == tuple(replace(ref, upright=True) for ref in content.images)
     members = Members()
-    shown = {}
-    for ref, label in zip(content.images, content.labels):
-        shown[ref.decoded(members).getpixel((0, 0))] = label
-    expected = {Image.new("RGB", (1, 1), c).getpixel((0, 0)): y for c, y in zip(COLOURS, LABELS)}
-    assert shown == expected
+    shown = {
+        ref.decoded(members).getpixel((0, 0)): label
+        for ref, label in zip(content.images, content.labels)
+    }
+    assert shown == {ImageColor.getrgb(name): label for name, label in zip(COLOURS, LABELS)}
     assert len({ref.photo for ref in content.images}) == 4
 
 
 def test_templates_beside_shards_and_shards_in_order_of_numbers(tmp_path: Path) -> None:
-    write_shards(tmp_path / "elevater" / "shapes")
+    write_shards(tmp_path / SET)
     content = content_of(tmp_path)
     assert content.prompts[2] == ("a star shape", "the star shape")
     assert [ref.member for ref in content.images] == ["s0.png", "s1.png", "s2.png", "s3.png"]
 
 
 def test_vectors_of_labels_are_tags(tmp_path: Path) -> None:
-    write_shards(tmp_path / "elevater" / "shapes", vectors=True)
+    write_shards(tmp_path / SET, vectors=True)
     content = content_of(tmp_path, metric="map11")
     assert content.tags == ((0, 1), (1, 2), (1,), (0, 1))
     assert content.labels == ()
@@ -149,20 +145,18 @@ def test_vectors_of_labels_are_tags(tmp_path: Path) -> None:
 
 
 def test_an_index_with_several_labels_and_absent_photos(tmp_path: Path) -> None:
-    folder = tmp_path / "elevater" / "shapes"
+    folder = tmp_path / SET
     write_index(folder)
     lines = ["test.zip@inner/my 0.png 0,2,0", "test.zip@gone.png 1", "no.zip@x.png 2", "a/b.png 2"]
-    (folder / "other.txt").write_text("\n".join(lines), encoding="utf-8")
-    found = load_benchmark(
-        "zero_shot:shapes", tmp_path, metric="map11", annotations=folder / "other.txt"
-    )
+    path = write_text(folder / "other.txt", "\n".join(lines))
+    found = load_benchmark("zero_shot:shapes", tmp_path, metric="map11", annotations=path)
     assert isinstance(found.content, Classification)
     assert found.content.tags == ((0, 2), (1,), (2,), (2,))
     used, missing = present(found)
     assert isinstance(used, Classification)
     assert used.tags == ((0, 2),)
     gone = ("a/b.png", "no.zip@/x.png", "test.zip@/gone.png")
-    assert missing == tuple(str(folder / each) for each in gone)
+    assert missing == tuple(str(folder / name) for name in gone)
     assert found.headline == "map11"
 
 
@@ -184,15 +178,10 @@ INDEX: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "message"), INDEX)
 def test_malformed_indexes(tmp_path: Path, text: str, message: str) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write_index(folder)
-    (folder / "test.txt").write_text(text, encoding="utf-8")
-    refuses(
-        message,
-        "labels.txt" if "unpacked" in message else "test.txt",
-        "zero_shot:shapes",
-        tmp_path,
-    )
+    write_index(tmp_path / SET)
+    write_text(tmp_path / SET / "test.txt", text)
+    file = "labels.txt" if "unpacked" in message else "test.txt"
+    refuses(message, file, "zero_shot:shapes", tmp_path)
 
 
 COCO: list[tuple[str, object, str]] = [
@@ -203,30 +192,21 @@ COCO: list[tuple[str, object, str]] = [
     ("images", [{"id": 9}, *coco_rows()["images"][1:]], "images 0: no key 'file_name'"),
     ("images", [{"id": True, "file_name": "a"}], "'id' must be a whole number or a text"),
     ("images", [{"id": 9, "file_name": "../a.png"}, *coco_rows()["images"][1:]], "leads outside"),
-    (
-        "images",
-        [*coco_rows()["images"], {"id": 9, "file_name": "b"}],
-        "'id': 9 occurs twice",
-    ),
+    ("images", [*coco_rows()["images"], {"id": 9, "file_name": "b"}], "'id': 9 occurs twice"),
     ("images", [*coco_rows()["images"], {"id": 1, "file_name": "b"}], "images 4: no annotation"),
     ("annotations", [{"image_id": 9, "category_id": 3}], "no category 3 in the file"),
-    (
-        "annotations",
-        [{"image_id": True, "category_id": 3}],
-        "'image_id' must be a whole number",
-    ),
+    ("annotations", [{"image_id": True, "category_id": 3}], "'image_id' must be a whole number"),
     ("categories", [{"id": 1, "name": ""}], "categories 0: 'name' is empty"),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "message"), COCO)
 def test_malformed_coco_files(tmp_path: Path, key: str, value: object, message: str) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write_coco(folder)
+    write_coco(tmp_path / SET)
     rows: dict[str, object] = {**coco_rows(), key: value}
     if value is None:
         del rows[key]
-    write_json(folder / "test_meta.json", rows)
+    write_json(tmp_path / SET / "test_meta.json", rows)
     refuses(message, "test_meta.json", "zero_shot:shapes", tmp_path)
 
 
@@ -235,8 +215,8 @@ def test_coco_categories_keep_their_toolkit_numbers(tmp_path: Path) -> None:
     write_coco(folder)
     rows = coco_rows()
     rows["categories"] = [{"id": 1, "name": "benign"}, {"id": 21, "name": "other"}]
-    rows["annotations"] = [r for r in rows["annotations"] if r["category_id"] != 11]
-    rows["images"] = [r for r in rows["images"] if r["id"] != 7]
+    rows["annotations"] = [row for row in rows["annotations"] if row["category_id"] != 11]
+    rows["images"] = [row for row in rows["images"] if row["id"] != 7]
     write_json(folder / "test_meta.json", rows)
     content = content_of(tmp_path, "hateful-memes")
     assert content.classes == ("meme", "hatespeech meme")
@@ -264,9 +244,8 @@ SHARDS: list[tuple[list[Member] | Callable[[bytearray], bytes], str]] = [
 def test_malformed_shards(
     tmp_path: Path, spoilt: list[Member] | Callable[[bytearray], bytes], message: str
 ) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write_shards(folder)
-    path = folder / "test" / "2.tar"
+    write_shards(tmp_path / SET)
+    path = tmp_path / SET / "test" / "2.tar"
     if callable(spoilt):
         path.write_bytes(spoilt(bytearray(path.read_bytes())))
     else:
@@ -292,26 +271,21 @@ LEFT_OUT: list[tuple[list[Member], str, int]] = [
 def test_what_a_shard_holds_beside_photos_with_labels_is_counted(
     tmp_path: Path, members: list[Member], reason: str, count: int
 ) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write_shards(folder)
-    write_tar(folder / "test" / "3.tar", members)
+    write_shards(tmp_path / SET)
+    write_tar(tmp_path / SET / "test" / "3.tar", members)
     found = load_benchmark("zero_shot:shapes", tmp_path)
     assert found.left_out[reason] == 1
     assert found.content.counts() == {"zero_shot": count}
 
 
-@pytest.mark.parametrize("write", [write_shards, write_table])
-def test_labels_beyond_the_names_of_the_data(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write(folder)
-    if write is write_shards:
-        (folder / "classnames.txt").write_text("box\n" + "9" * 5000, encoding="utf-8")
+@pytest.mark.parametrize("layout", ["shards", "table"])
+def test_labels_beyond_the_names_of_the_data(tmp_path: Path, layout: str) -> None:
+    folder = tmp_path / SET
+    if layout == "shards":
+        write_shards(folder)
+        write_text(folder / "classnames.txt", "box\n" + "9" * 5000)
     else:
-        path = folder / "test-00000-of-00001.parquet"
-        table = pq.read_table(path)
-        feature = {"info": {"features": {"label": {"names": ["box", "disc"]}}}}
-        changed = table.replace_schema_metadata({"huggingface": json.dumps(feature)})
-        pq.write_table(changed, path)
+        write_table(folder, "box", "disc")
     refuses("label 2 has no name among the 2", str(folder), "zero_shot:shapes", tmp_path)
 
 
@@ -322,35 +296,36 @@ def test_labels_beyond_the_names_of_the_data(tmp_path: Path, write: Callable[[Pa
         ({"image": [b"x"], "kind": [0]}, "no usable sample .left out: sample without a label: 1"),
         ({"image": [b"x"], "label": [[]]}, "sample without a label: 1"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
+        (b"PAR1", "not a whole Parquet file"),
     ],
 )
-def test_malformed_tables(tmp_path: Path, columns: dict[str, list[object]], message: str) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    folder.mkdir(parents=True)
-    write_parquet(folder / "test.parquet", columns)
+def test_malformed_tables(tmp_path: Path, columns: Any, message: str) -> None:
+    path = write_parquet(tmp_path / SET / "test.parquet", {} if columns == b"PAR1" else columns)
+    if columns == b"PAR1":
+        path.write_bytes(columns)
     refuses(message, "shapes", "zero_shot:shapes", tmp_path)
-    (folder / "test.parquet").write_bytes(b"PAR1")
-    refuses("not a whole Parquet file", "", "zero_shot:shapes", tmp_path)
 
 
-def test_members_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
-    write_index(tmp_path)
-    write_shards(tmp_path)
-    write_table(tmp_path)
-    members = Members()
-    table = tmp_path / "test-00000-of-00001.parquet"
-    assert members(table, "image:2") == encoded(2)
-    (tmp_path / "bad.zip").write_bytes(b"no")
-    (tmp_path / "bad.tar").write_bytes(b"no" * 600)
-    for path, member in (
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [
         ("test.zip", "gone.png"),
         ("test/2.tar", "gone.png"),
-        (table.name, "image:x"),
-        (table.name, "image:99"),
+        (TABLE, "image:x"),
+        (TABLE, "image:99"),
         ("bad.zip", "a"),
         ("bad.tar", "a"),
         ("gone.zip", "a"),
-    ):
-        with pytest.raises(CompoclipError) as caught:
-            members(tmp_path / path, member)
-        expect_one_line(caught.value, Path(path).name)
+    ],
+)
+def test_members_that_cannot_be_read_are_one_line(tmp_path: Path, path: str, member: str) -> None:
+    write_index(tmp_path)
+    write_shards(tmp_path)
+    write_table(tmp_path)
+    for name in ("bad.zip", "bad.tar"):
+        (tmp_path / name).write_bytes(b"no" * 600)
+    members = Members()
+    assert members(tmp_path / TABLE, "image:2") == encoded(2)
+    with pytest.raises(CompoclipError) as caught:
+        members(tmp_path / path, member)
+    expect_one_line(caught.value, Path(path).name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ import pytest
 
 from benchmark_files import refuses
 from build.photos import write_photo
-from build.tables import write_json, write_jsonl
-from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Retrieval, present
+from build.tables import write_json, write_jsonl, write_rows, write_text
+from compoclip.benchmarks.case import Aggregate, Classification, Retrieval, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
 from compoclip.errors import UsageError
+
+KARPATHY = "coco/coco_karpathy_test.json"
+PAIRS = "coco_counterfactuals/examples.jsonl"
+NAMES = "classification/class_names_templates/clip_benchmark_en_classnames.json"
+TEMPLATES = NAMES.replace("classnames", "zeroshot_classification_templates")
 
 
 def retrieval(content: object) -> Retrieval:
@@ -32,13 +38,10 @@ def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
     path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
     found = load_benchmark("retrieval:coco", tmp_path, annotations=path)
     content = retrieval(found.content)
-    assert (len(content.images), len(content.texts), len(content.pairs)) == (5000, 25010, 25010)
-    assert found.expected == {"i2t": 5000, "t2i": 25010}
-    assert len(set(content.texts)) == 24855
-    per_image = [0] * 5000
-    for image, _ in content.pairs:
-        per_image[image] += 1
-    assert sorted({n: per_image.count(n) for n in set(per_image)}.items()) == [(5, 4990), (6, 10)]
+    assert found.content.counts() == found.expected == {"i2t": 5000, "t2i": 25010}
+    assert (len(content.pairs), len(set(content.texts))) == (25010, 24855)
+    per_image = Counter(image for image, _ in content.pairs)
+    assert Counter(per_image.values()) == {5: 4990, 6: 10}
     first = tmp_path / "coco" / "val2014" / "COCO_val2014_000000391895.jpg"
     assert content.images[0].path == first
     assert content.texts[0].endswith("dirt road. ")
@@ -47,9 +50,7 @@ def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
     assert cleaned == "a man with a red helmet on a small moped on a dirt road"
     assert clean.data_hash != found.data_hash
     assert (found.name, clean.name) == ("retrieval_coco", "retrieval_coco_pre30")
-    flat = load_benchmark("retrieval:coco", tmp_path, Path("flat"), annotations=path)
-    assert retrieval(flat.content).images[0].path == Path("flat") / first.name
-    assert file_hash(path) == meta("retrieval").hashes["coco/coco_karpathy_test.json"]
+    assert file_hash(path) == meta("retrieval").hashes[KARPATHY]
 
 
 def test_flickr8k_test_photos(shared_data: Path) -> None:
@@ -59,23 +60,18 @@ def test_flickr8k_test_photos(shared_data: Path) -> None:
     assert found.left_out == {"captions of photos outside the split": 5000}
     assert present(found) == (content, ())
     assert content.images[0].path.name == "3385593926_d3e9c21170.jpg"
-    assert found.headline == "r1"
     assert found.aggregates["r1"] == Aggregate(("i2t", "t2i"), metric="r1")
 
 
-def write_flickr8k(root: Path, tokens: str, split: str = "b.jpg\na.jpg\n") -> Path:
-    folder = root / "flickr8k"
-    folder.mkdir(exist_ok=True)
-    (folder / "Flickr8k.token.txt").write_text(tokens, encoding="utf-8")
-    (folder / "Flickr_8k.testImages.txt").write_text(split, encoding="utf-8")
-    return root
+def write_flickr8k(root: Path, tokens: str, split: str = "b.jpg\na.jpg\n") -> None:
+    write_text(root / "flickr8k" / "Flickr8k.token.txt", tokens)
+    write_text(root / "flickr8k" / "Flickr_8k.testImages.txt", split)
 
 
 def test_flickr8k_quirks(tmp_path: Path) -> None:
-    tokens = (
-        "a.jpg#1\tsecond\na.jpg#0 first , with a blank\n\nc.jpg.1#0\tno photo\nb.jpg#0\tonly #1\r\n"
-    )
-    found = load_benchmark("retrieval:flickr8k", write_flickr8k(tmp_path, tokens))
+    tokens = "a.jpg#1\tsecond\na.jpg#0 first , with a blank\n\nc.jpg.1#0\tno photo\n"
+    write_flickr8k(tmp_path, f"{tokens}b.jpg#0\tonly #1\r\n")
+    found = load_benchmark("retrieval:flickr8k", tmp_path)
     content = retrieval(found.content)
     assert [ref.path.name for ref in content.images] == ["b.jpg", "a.jpg"]
     assert content.texts == ("only #1", "first , with a blank", "second")
@@ -103,41 +99,51 @@ def test_malformed_flickr8k(tmp_path: Path, tokens: str, split: str, message: st
 
 def test_both_json_formats_of_the_same_photos_agree(tmp_path: Path) -> None:
     blip = [{"image": "flickr30k-images/1.jpg", "caption": ["one", "two"]}]
-    karpathy = {
-        "images": [
-            {"filename": "1.jpg", "split": "test", "sentences": [{"raw": "one"}, {"raw": "two"}]},
-            {"filename": "2.jpg", "split": "train", "sentences": [{"raw": "three"}]},
-        ]
-    }
+    photos = [
+        {"filename": "1.jpg", "split": "test", "sentences": [{"raw": "one"}, {"raw": "two"}]},
+        {"filename": "2.jpg", "split": "train", "sentences": [{"raw": "three"}]},
+    ]
     write_json(tmp_path / "flickr30k" / "flickr30k_test.json", blip)
     one = load_benchmark("retrieval:flickr30k", tmp_path)
-    other = write_json(tmp_path / "dataset_flickr30k.json", karpathy)
+    other = write_json(tmp_path / "dataset_flickr30k.json", {"images": photos})
     two = load_benchmark("retrieval:flickr30k", tmp_path, annotations=other)
     assert one.content == two.content
     assert retrieval(one.content).images[0].path == tmp_path / "flickr30k" / "images" / "1.jpg"
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({}, "no key 'images'"),
-        ([], "no photos"),
-        ({"images": []}, "no photos of split 'test'"),
-        ([{"image": "a.jpg", "caption": []}], "photo 'a.jpg' has no caption"),
-        ([{"image": "a.jpg", "caption": ["", "x"]}], "row 0: caption 0 is empty"),
-        ([{"image": "a.jpg", "caption": ["x"]}] * 2, "row 1: photo 'a.jpg' is listed twice"),
-        ([{"image": "../a.jpg", "caption": ["x"]}], "leads outside"),
-        ({"images": [{"filename": "a", "split": "test", "sentences": [3]}]}, "row 0 needs raw"),
-    ],
-)
-def test_malformed_caption_json(tmp_path: Path, rows: Any, message: str) -> None:
-    write_json(tmp_path / "coco" / "coco_karpathy_test.json", rows)
-    refuses(message, "", "retrieval:coco", tmp_path)
+def cf_row(k: int, **changes: Any) -> dict[str, Any]:
+    photos = {"image_0": f"{k}_0", "image_1": f"{k}_1"}
+    return {"id": k, **photos, "caption_0": f"caption {k}", "caption_1": f"other {k}", **changes}
+
+
+MALFORMED: list[tuple[str, Any, str]] = [
+    (KARPATHY, {}, "no key 'images'"),
+    (KARPATHY, [], "no photos"),
+    (KARPATHY, {"images": []}, "no photos of split 'test'"),
+    (KARPATHY, [{"image": "a.jpg", "caption": []}], "photo 'a.jpg' has no caption"),
+    (KARPATHY, [{"image": "a.jpg", "caption": ["", "x"]}], "row 0: caption 0 is empty"),
+    (KARPATHY, [{"image": "a.jpg", "caption": ["x"]}] * 2, "row 1: photo 'a.jpg' is listed twice"),
+    (KARPATHY, [{"image": "../a.jpg", "caption": ["x"]}], "leads outside"),
+    (
+        KARPATHY,
+        {"images": [{"filename": "a", "split": "test", "sentences": [3]}]},
+        "row 0 needs raw",
+    ),
+    (PAIRS, [], "holds no pairs"),
+    (PAIRS, [cf_row(1), cf_row(1, image_0="x", image_1="y")], "line 2: 'id': 1 occurs twice"),
+    (PAIRS, [cf_row(1, image_1="1_0")], "line 1: image '1_0' is listed twice"),
+]
+
+
+@pytest.mark.parametrize(("file", "rows", "message"), MALFORMED)
+def test_malformed_rows_are_refused(tmp_path: Path, file: str, rows: Any, message: str) -> None:
+    path = write_rows(tmp_path / file, rows)
+    refuses(message, path.name, f"retrieval:{'coco' if file == KARPATHY else 'coco_cf'}", tmp_path)
 
 
 def test_absent_photos_leave_a_retrieval_set_with_their_captions(tmp_path: Path) -> None:
     rows = [{"image": f"val2014/{n}.jpg", "caption": [f"{n} a", f"{n} b"]} for n in range(3)]
-    write_json(tmp_path / "coco" / "coco_karpathy_test.json", rows)
+    write_json(tmp_path / KARPATHY, rows)
     for n in (0, 2):
         write_photo(tmp_path / "coco" / "val2014" / f"{n}.jpg")
     used, missing = present(load_benchmark("retrieval:coco", tmp_path))
@@ -149,57 +155,37 @@ def test_absent_photos_leave_a_retrieval_set_with_their_captions(tmp_path: Path)
 
 
 def test_eurosat_with_the_published_names_and_templates(shared_data: Path) -> None:
-    folder = shared_data / "classification"
-    names = folder / "class_names_templates" / "clip_benchmark_en_classnames.json"
-    templates = (
-        folder
-        / "class_names_templates"
-        / ("clip_benchmark_en_zeroshot_classification_templates.json")
-    )
-    found = load_benchmark(
-        "zero_shot:eurosat",
-        shared_data,
-        folder / "eurosat",
-        classes=names,
-        templates=templates,
-    )
+    folder = shared_data / "classification" / "eurosat"
+    options = {"classes": shared_data / NAMES, "templates": shared_data / TEMPLATES}
+    found = load_benchmark("zero_shot:eurosat", shared_data, folder, **options)
     content = classification(found.content)
     assert (len(content.images), len(content.classes)) == (200, 10)
     assert content.classes[:2] == ("annual crop land", "forest")
     assert content.prompts[0][0] == "a centered satellite photo of annual crop land."
     assert [content.labels.count(k) for k in range(10)] == [20] * 10
-    assert all(
-        image.path.parent.name == sorted({i.path.parent.name for i in content.images})[label]
-        for image, label in zip(content.images, content.labels)
-    )
+    directories = [ref.path.parent.name for ref in content.images]
+    assert [sorted({*directories})[label] for label in content.labels] == directories
     assert found.headline == content.metric == "accuracy"
     assert present(found) == (content, ())
-    caltech = load_benchmark(
-        "zero_shot:caltech101", shared_data, folder / "caltech101", templates=templates
-    )
-    content = classification(caltech.content)
+
+
+def test_caltech_with_the_published_templates(shared_data: Path) -> None:
+    place = "zero_shot:caltech101", shared_data, shared_data / "classification" / "caltech101"
+    found = load_benchmark(*place, templates=shared_data / TEMPLATES)
+    content = classification(found.content)
     assert (len(content.images), len(content.classes)) == (202, 101)
     assert content.classes[:5] == ("Faces", "Faces easy", "Leopards", "Motorbikes", "accordion")
     assert len(content.prompts[0]) == 34
-    refuses(
-        "102 class names for 101 directories",
-        "",
-        "zero_shot:caltech101",
-        shared_data,
-        folder / "caltech101",
-        classes=names,
-    )
+    refuses("102 class names for 101 directories", "", *place, classes=shared_data / NAMES)
 
 
-def write_classes(root: Path, name: str = "shapes") -> Path:
-    folder = root / "elevater" / name
+def write_classes(root: Path) -> Path:
+    folder = root / "elevater" / "shapes"
     for photo in ("red_disc/2.png", "red_disc/deep/1.png", "Box/1.JPG", "Box/notes.txt"):
-        path = folder / photo
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+        write_text(folder / photo, "")
     (folder / "empty").mkdir()
     (folder / ".git").mkdir()
-    (folder / "README.md").write_text("about", encoding="utf-8")
+    write_text(folder / "README.md", "about")
     return folder
 
 
@@ -225,92 +211,88 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     assert named.data_hash != found.data_hash
 
 
-def test_elevater_sets_have_their_own_metric_and_size(tmp_path: Path) -> None:
-    write_classes(tmp_path, "oxford-iiit-pets")
-    found = load_benchmark("zero_shot:oxford-iiit-pets", tmp_path)
-    assert found.headline == "mean-per-class"
-    assert found.expected == {"zero_shot": 3669}
-
-
 def test_absent_photos_leave_a_classification_set_but_classes_stay(tmp_path: Path) -> None:
     folder = write_classes(tmp_path)
     found = load_benchmark("zero_shot:shapes", tmp_path)
     (folder / "Box" / "1.JPG").unlink()
     used, missing = present(found)
-    content = classification(used)
     assert missing == (str(folder / "Box" / "1.JPG"),)
-    assert content.labels == (2, 2)
-    assert len(content.classes) == 3
+    assert classification(used).labels == (2, 2)
+    assert len(classification(used).classes) == 3
 
 
-def test_malformed_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_classes(tmp_path)
-    index = folder / "index.json"
-    write_json(index, {"Box": "box", "empty": "no"})
-    refuses("no class name for directory 'red_disc'", "", "zero_shot:shapes", tmp_path)
-    write_json(index, {"Box": "box", "empty": "no", "red_disc": "disc", "ball": "ball"})
-    refuses("class directory 'ball' is not in", "", "zero_shot:shapes", tmp_path)
-    write_json(index, {"Box": "box", "empty": "box", "red_disc": "disc"})
+Names = dict[str, str]
+
+
+@pytest.mark.parametrize(
+    ("index", "options", "message"),
+    [
+        ({"Box": "box", "empty": "no"}, {}, "no class name for directory 'red_disc'"),
+        (
+            {"Box": "box", "empty": "no", "red_disc": "disc", "ball": "ball"},
+            {},
+            "class directory 'ball' is not in",
+        ),
+        (
+            {"Box": "box", "empty": "box", "red_disc": "disc"},
+            {"metric": "mean-per-class"},
+            "two classes are called 'box'",
+        ),
+    ],
+)
+def test_malformed_names_of_class_folders(
+    tmp_path: Path, index: Names, options: Names, message: str
+) -> None:
+    write_json(write_classes(tmp_path) / "index.json", index)
+    refuses(message, "", "zero_shot:shapes", tmp_path, **options)
+
+
+def test_classes_of_one_name_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = {"Box": "box", "empty": "box", "red_disc": "disc"}
+    write_json(write_classes(tmp_path) / "index.json", index)
     assert "mean-per-class" not in load_benchmark("zero_shot:shapes", tmp_path).aggregates
-    assert (
-        "several classes share 1 name ('box'): they get the same score" in capsys.readouterr().err
-    )
-    refuses(
-        "two classes are called 'box'", "", "zero_shot:shapes", tmp_path, metric="mean-per-class"
-    )
+    noted = "several classes share 1 name ('box'): they get the same score"
+    assert noted in capsys.readouterr().err
+
+
+def test_folders_without_photos(tmp_path: Path) -> None:
+    readme = write_classes(tmp_path) / "README.md"
     bare = tmp_path / "elevater" / "bare"
     bare.mkdir()
     refuses("an empty folder; name one with photos", "", "zero_shot:bare", tmp_path)
     (bare / "x").mkdir()
     refuses("no photos, tables or shards in this folder", "", "zero_shot:bare", tmp_path)
     refuses(r"put the photos of 'mnit' there .did you mean mnist", "", "zero_shot:mnit", tmp_path)
-    refuses("no such folder", "", "zero_shot:x", tmp_path, folder / "README.md")
+    refuses("no such folder", "", "zero_shot:x", tmp_path, readme)
     refuses("leads outside", "", "zero_shot:..", tmp_path)
 
 
-def test_bad_requests_for_sets(tmp_path: Path) -> None:
-    write_classes(tmp_path)
-    requests: list[tuple[str, dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
         ("zero_shot", {}, "is a family"),
         ("retrieval:coco,flickr8k", {}, "is a family"),
         ("retrieval:coko", {}, "did you mean coco"),
         ("retrieval:coco", {"pre_caption_words": 0}, "at least 1"),
         ("zero_shot:shapes", {"metric": "top5"}, "no metric 'top5'"),
         ("zero_shot:shapes", {"index": Path("a"), "classes": Path("b")}, "not both"),
-    ]
-    for spec, options, message in requests:
-        with pytest.raises(UsageError, match=message):
-            load_benchmark(spec, tmp_path, **options)
+    ],
+)
+def test_bad_requests_for_sets(
+    tmp_path: Path, spec: str, options: dict[str, Any], message: str
+) -> None:
+    write_classes(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        load_benchmark(spec, tmp_path, **options)
 
 
 # --- COCO-Counterfactuals: which pairs are taken, both members in the gallery. ---
 
 
-def cf_row(k: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "id": k,
-        "image_0": f"{k}_0",
-        "image_1": f"{k}_1",
-        "caption_0": f"caption {k}",
-        "caption_1": f"other {k}",
-        **changes,
-    }
-
-
-def write_cf(root: Path, rows: list[dict[str, Any]]) -> Path:
-    path = root / "coco_counterfactuals" / "examples.jsonl"
-    return write_jsonl(path, rows)
-
-
-def gallery_of(found: Benchmark) -> Retrieval:
-    assert isinstance(found.content, Retrieval)
-    return found.content
-
-
 def test_pairs_with_the_smallest_hashes_in_file_order(tmp_path: Path) -> None:
-    write_cf(tmp_path, [cf_row(k) for k in range(30)])
+    write_jsonl(tmp_path / PAIRS, [cf_row(k) for k in range(30)])
     found = load_benchmark("retrieval:coco_cf", tmp_path, pairs=4)
-    content = gallery_of(found)
+    content = retrieval(found.content)
 
     def digest(k: int) -> str:
         return hashlib.blake2b(str(k).encode(), digest_size=16).hexdigest()
@@ -319,52 +301,34 @@ def test_pairs_with_the_smallest_hashes_in_file_order(tmp_path: Path) -> None:
     assert content.texts == tuple(t for k in chosen for t in (f"caption {k}", f"other {k}"))
     assert [ref.path.name for ref in content.images[:2]] == [f"{chosen[0]}_{j}.jpg" for j in (0, 1)]
     assert content.pairs == tuple((k, k) for k in range(8))
-    assert found.name == "retrieval_coco_cf"
     assert found.expected == {"i2t": 8, "t2i": 8}
     assert found.left_out == {"pairs beyond the 4 with the smallest hashes of their ids": 26}
     every = load_benchmark("retrieval:coco_cf", tmp_path, pairs=None)
-    assert len(gallery_of(every).images) == 60
+    assert len(retrieval(every.content).images) == 60
     assert (every.expected["i2t"], every.left_out) == (2 * 17410, {})
     assert every.data_hash != found.data_hash
     assert load_benchmark("retrieval:coco_cf", tmp_path).expected["t2i"] == 2 * 5223
-    again = write_cf(tmp_path, [cf_row(k) for k in reversed(range(30))])
-    other = gallery_of(load_benchmark("retrieval:coco_cf", tmp_path, pairs=4))
+    write_jsonl(tmp_path / PAIRS, [cf_row(k) for k in reversed(range(30))])
+    other = retrieval(load_benchmark("retrieval:coco_cf", tmp_path, pairs=4).content)
     assert set(other.texts) == set(content.texts)
-    assert again.is_file()
 
 
 def test_names_without_a_suffix_find_their_photo(tmp_path: Path) -> None:
-    write_cf(tmp_path, [cf_row(1), cf_row(2, image_1="b.JPEG")])
-    folder = tmp_path / "coco_counterfactuals" / "images"
-    write_photo(folder / "1_0.png")
+    write_jsonl(tmp_path / PAIRS, [cf_row(1), cf_row(2, image_1="b.JPEG")])
+    write_photo(tmp_path / "coco_counterfactuals" / "images" / "1_0.png")
     found = load_benchmark("retrieval:coco_cf", tmp_path)
-    names = [ref.path.name for ref in gallery_of(found).images]
+    names = [ref.path.name for ref in retrieval(found.content).images]
     assert names == ["1_0.png", "1_1.jpg", "2_0.jpg", "b.JPEG"]
     used, missing = present(found)
-    assert isinstance(used, Retrieval)
-    assert used.texts == ("caption 1",)
+    assert retrieval(used).texts == ("caption 1",)
     assert len(missing) == 3
 
 
 def test_found_in_a_data_root_under_its_own_folder(tmp_path: Path) -> None:
-    write_cf(tmp_path, [cf_row(1)])
+    write_jsonl(tmp_path / PAIRS, [cf_row(1)])
     assert [target.spec for target in find_in(tmp_path)] == ["retrieval:coco_cf"]
     about = meta("retrieval")
-    files = about.of_set("coco_cf", about.files)
-    assert files == ("coco_counterfactuals/examples.jsonl",)
-    assert about.of_set("coco", about.files) == ("coco/coco_karpathy_test.json",)
+    assert about.of_set("coco_cf", about.files) == (PAIRS,)
+    assert about.of_set("coco", about.files) == (KARPATHY,)
     several = meta("zero_shot")
     assert several.of_set("dtd", several.images) == ("elevater/dtd",)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], "holds no pairs"),
-        ([cf_row(1), cf_row(1, image_0="x", image_1="y")], "line 2: 'id': 1 occurs twice"),
-        ([cf_row(1, image_1="1_0")], "line 1: image '1_0' is listed twice"),
-    ],
-)
-def test_malformed_pairs(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
-    write_cf(tmp_path, rows)
-    refuses(message, "examples.jsonl", "retrieval:coco_cf", tmp_path)
