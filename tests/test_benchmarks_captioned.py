@@ -490,76 +490,56 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
     assert photos == [f"{path}@image:0", f"{path}@image:1", f"{path}@image:0"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ((foil_row(), foil_row()), "line 2: 'id': 1 occurs twice; number the rows anew"),
-        (
-            (foil_row(id=None), foil_row(id=None)),
-            r"line 2: the same as .*x.jsonl: line 1; fix the file",
-        ),
-        ((foil_row(skill="luck"),), "line 1: unknown skill 'luck'; known: object"),
-        ((foil_row(), foil_row(id=2, skill="object")), "line 2: skill 'object', but earlier rows"),
-        ((foil_row(image="../1.png"),), "leads outside the image folder"),
-        ((foil_row(caption=" "),), "'caption' is empty; fix the row"),
-        ((foil_row(caption=[]),), "'caption' is an empty list; fix the row"),
-        ((foil_row(caption=["a", ""]),), "'caption' is empty; fix the row"),
-        ((foil_row(negative_caption=[]),), "'negative_caption' must be a text or a list of texts"),
-        ((foil_row(negative_caption=["a", ""]),), "negative caption 2 is empty; fix the row"),
-        ((foil_row(negative_caption=[1]),), "negative caption 1 must be a text, found 1"),
-        (
-            (foil_row(negative_caption=None),),
-            "has neither of 'negative_caption' .*give one of them",
-        ),
-        ((foil_row(label=1),), "has both of 'negative_caption'"),
-        (
-            (foil_row(), foil_row(id=2, negative_caption=None, label=1)),
-            "line 2: captions with a 'negative_caption', .* put each kind into a folder of its own",
-        ),
-        (
-            (foil_row(), foil_row(id=2, negative_image="2.png")),
-            "line 2: captions with .* of its own",
-        ),
-        (
-            (foil_row(negative_image="2.png", negative_caption=["a", "b"]),),
-            "a 'negative_image' shows what the one negative caption says, and has 2 of them",
-        ),
-        (
-            (foil_row(negative_image="2.png", negative_caption=None, label=1),),
-            "has no 'negative_image'",
-        ),
-        ((foil_row(negative_image=7),), "'negative_image' must be a text"),
-        ((foil_row(negative_image="../2.png"),), "leads outside the image folder"),
-        (
-            (foil_row(negative_caption=None, label=1),),
-            "'x' has no true or no false statements; add",
-        ),
-        ((foil_row(subtask=3),), "'subtask' must be a text"),
-        (({"id": 1},), "no 'image', only 'id'; fix the row"),
-        ((foil_row(caption=None),), "no 'caption', only 'id', 'image', 'negative_caption'; fix"),
-        (
-            ({"image": "1.png", "caption": "a cup", "neg_caption": "a plate"},),
-            r"line 1: has neither .* give one of them \(is 'neg_caption' the first\?\)",
-        ),
-        ((foil_row(negative_caption_2=" "),), "negative caption 2 is empty; fix the row"),
-        ((), "no rows"),
-    ],
-)
-def test_malformed_rows_end_in_one_line(
-    tmp_path: Path, rows: tuple[dict[str, Any], ...], message: str
-) -> None:
-    write_foils(tmp_path, "x.jsonl", *rows)
+NO_NEGATIVE = {"negative_caption": None}
+MALFORMED: list[tuple[Rows, str]] = [
+    ([{}, {}], "line 2: 'id': 1 occurs twice; number the rows anew"),
+    ([{"id": None}, {"id": None}], r"line 2: the same as .*x.jsonl: line 1; fix the file"),
+    ([{"skill": "luck"}], "line 1: unknown skill 'luck'; known: object"),
+    ([{}, {"id": 2, "skill": "object"}], "line 2: skill 'object', but earlier rows"),
+    ([{"image": "../1.png"}], "leads outside the image folder"),
+    ([{"caption": " "}], "'caption' is empty; fix the row"),
+    ([{"caption": []}], "'caption' is an empty list; fix the row"),
+    ([{"caption": ["a", ""]}], "'caption' is empty; fix the row"),
+    ([{"negative_caption": []}], "'negative_caption' must be a text or a list of texts"),
+    ([{"negative_caption": ["a", ""]}], "negative caption 2 is empty; fix the row"),
+    ([{"negative_caption": [1]}], "negative caption 1 must be a text, found 1"),
+    ([NO_NEGATIVE], "has neither of 'negative_caption' .*give one of them"),
+    ([{"label": 1}], "has both of 'negative_caption'"),
+    (
+        [{}, {"id": 2, "label": 1, **NO_NEGATIVE}],
+        "line 2: captions with a 'negative_caption', .* put each kind into a folder of its own",
+    ),
+    ([{}, {"id": 2, "negative_image": "2.png"}], "line 2: captions with .* of its own"),
+    (
+        [{"negative_image": "2.png", "negative_caption": ["a", "b"]}],
+        "a 'negative_image' shows what the one negative caption says, and has 2 of them",
+    ),
+    ([{"negative_image": "2.png", "label": 1, **NO_NEGATIVE}], "has no 'negative_image'"),
+    ([{"negative_image": 7}], "'negative_image' must be a text"),
+    ([{"negative_image": "../2.png"}], "leads outside the image folder"),
+    ([{"label": 1, **NO_NEGATIVE}], "'x' has no true or no false statements; add"),
+    ([{"subtask": 3}], "'subtask' must be a text"),
+    ([{"image": None, "caption": None, **NO_NEGATIVE}], "no 'image', only 'id'; fix the row"),
+    ([{"caption": None}], "no 'caption', only 'id', 'image', 'negative_caption'; fix"),
+    (
+        [{"neg_caption": "a plate", **NO_NEGATIVE}],
+        r"line 1: has neither .* give one of them \(is 'neg_caption' the first\?\)",
+    ),
+    ([{"negative_caption_2": " "}], "negative caption 2 is empty; fix the row"),
+    ([], "no rows"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MALFORMED)
+def test_malformed_rows_end_in_one_line(tmp_path: Path, changes: Rows, message: str) -> None:
+    write_foils(tmp_path, "x.jsonl", *(foil_row(**change) for change in changes))
     assert "official" not in refuses(message, "", "foils", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "x.csv",
-            "image,text\n1.png,a\n",
-            "no column 'caption', only 'image', 'text'; fix",
-        ),
+        ("x.csv", "image,text\n1.png,a\n", "no column 'caption', only 'image', 'text'; fix"),
         ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither of 'negative_caption'"),
         ("x.tsv", 'image\tcaption\n1.png\t"a', "check quoting and delimiter"),
         ("x.json", "[", "not valid JSON .*; fix the file"),

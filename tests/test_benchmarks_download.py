@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from urllib.request import Request
@@ -24,6 +24,7 @@ from web_server import Site, served
 
 DATA = bytes(range(256)) * 4000
 expected = partial(RemoteFile, "", "")
+CHECKED = expected(md5=hashlib.md5(DATA).hexdigest())
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +56,7 @@ def test_a_whole_file_is_put_in_place(site: Site, tmp_path: Path) -> None:
 
 def test_a_broken_transfer_goes_on_where_it_stopped(site: Site, tmp_path: Path) -> None:
     site.break_at["/a.bin"] = [1000, 70000]
-    known = expected(md5=hashlib.md5(DATA).hexdigest())
-    download(f"{site.url}/a.bin", tmp_path / "a.bin", known)
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", CHECKED)
     assert (tmp_path / "a.bin").read_bytes() == DATA
     assert [asked for _, asked in site.asked] == [None, "bytes=1000-", "bytes=70000-"]
     assert left(tmp_path) == {"a.bin"}
@@ -121,20 +121,14 @@ def test_two_versions_of_a_file_without_a_checksum_are_never_mixed(
     assert left(tmp_path) == {"a.bin"}
 
 
-CHECKED = expected(md5=hashlib.md5(DATA).hexdigest())
-
-
-def test_all_bytes_there_but_not_yet_in_place(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "a.bin.part").write_bytes(DATA)
+@pytest.mark.parametrize(("more", "requests"), [(b"", 1), (b"more", 2)])
+def test_all_bytes_or_more_than_the_file_has_are_there(
+    site: Site, tmp_path: Path, more: bytes, requests: int
+) -> None:
+    (tmp_path / "a.bin.part").write_bytes(DATA + more)
     download(f"{site.url}/a.bin", tmp_path / "a.bin", CHECKED)
     assert (tmp_path / "a.bin").read_bytes() == DATA
-    assert len(site.asked) == 1
-
-
-def test_more_bytes_than_the_file_has_are_thrown_away(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "a.bin.part").write_bytes(DATA + b"more")
-    download(f"{site.url}/a.bin", tmp_path / "a.bin", CHECKED)
-    assert (tmp_path / "a.bin").read_bytes() == DATA
+    assert len(site.asked) == requests
 
 
 @pytest.mark.parametrize(
@@ -200,6 +194,7 @@ def refused(site: Site, path: str, folder: Path) -> str:
         ("http://127.0.0.1:99999999/", "check the address"),
         ("http://127.0.0.1:x/", "check the address"),
         ("http://a..b/", "check the address"),
+        ("/r", "infinite loop"),
     ],
 )
 def test_redirections_that_lead_nowhere_end_at_once(
@@ -207,12 +202,7 @@ def test_redirections_that_lead_nowhere_end_at_once(
 ) -> None:
     site.redirects["/r"] = to
     assert message in refused(site, "/r", tmp_path)
-    assert len(site.asked) == 1  # asking again would not help
-
-
-def test_redirections_in_a_loop(site: Site, tmp_path: Path) -> None:
-    site.redirects["/r"] = "/r"
-    assert "infinite loop" in refused(site, "/r", tmp_path)
+    assert len(site.asked) == 1 or to == "/r"  # asking again would not help
 
 
 def test_no_redirection_leads_from_https_to_http() -> None:
@@ -328,11 +318,25 @@ def test_unpacking_goes_on_after_an_interruption(tmp_path: Path) -> None:
     assert (tmp_path / "v" / "2").read_bytes() == b"two"
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:\\x", "a\\x"])
+OUTSIDE, NAMELESS = "leads outside", "has no proper name"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, OUTSIDE) for name in ("../x", "/x", "a/../../x", "C:\\x", "a\\x")),
+        *((name, NAMELESS) for name in ("", ".", "./", "a\nb", "a\x1bb")),
+    ],
+)
 @pytest.mark.parametrize("make", [write_zip, tarred])
-def test_no_member_leaves_the_folder(make, name: str, tmp_path: Path) -> None:
+def test_no_member_leaves_the_folder_or_lacks_a_name(
+    make: Callable[[Path, dict[str, bytes]], Path], name: str, words: str, tmp_path: Path
+) -> None:
     archive = make(tmp_path / "a.zip", {"ok/1": b"1", name: b"2"})
-    refuse("leads outside", archive, tmp_path / "in" / "side")
+    if name == "./" and make is write_zip:  # the archive's own folder
+        assert unpack(archive, tmp_path / "out") == 1
+        return
+    refuse(words, archive, tmp_path / "in" / "side")
     assert not (tmp_path / "in").exists()
 
 
@@ -352,16 +356,6 @@ def test_links_bombs_and_damage(tmp_path: Path) -> None:
     archive_path = write_zip(tmp_path / "a.zip", {"sub/x": b"1", "y": b"2"})
     refuse("leads outside", archive_path, tmp_path / "folder", named="folder")
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("name", ["", ".", "./", "a\nb", "a\x1bb"])
-@pytest.mark.parametrize("make", [write_zip, tarred])
-def test_members_without_a_proper_name(make, name: str, tmp_path: Path) -> None:
-    archive = make(tmp_path / "a.zip", {"ok": b"1", name: b"2"})
-    if name == "./" and make is write_zip:  # the archive's own folder
-        assert unpack(archive, tmp_path / "out") == 1
-        return
-    refuse("has no proper name", archive, tmp_path / "out")
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

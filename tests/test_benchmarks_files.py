@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from benchmark_files import vg_row
-from build.tables import write_parquet
+from build.tables import write_parquet, write_zip
 from compoclip.archives import read_members
 from compoclip.benchmarks import arrow_tables, files, tables
 from compoclip.captions.chunks import pre_caption
@@ -20,6 +19,10 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def _jsonl(path: Path) -> list[tuple[object, object]]:
+    return [(key, row) for key, _, row in tables.read_annotations(path, kind=".jsonl")]
 
 
 @pytest.mark.parametrize(
@@ -58,27 +61,25 @@ def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
 
 def test_jsonl_counts_lines_and_keeps_line_separators_in_strings(tmp_path: Path) -> None:
     path = _write(tmp_path, '{"a": 1}\n\n{"a": "x\u2028y"}\r\n')
-    rows = [(key, row) for key, _, row in tables.read_annotations(path, kind=".jsonl")]
-    assert rows == [(1, {"a": 1}), (3, {"a": "x\u2028y"})]
+    assert _jsonl(path) == [(1, {"a": 1}), (3, {"a": "x\u2028y"})]
     with pytest.raises(CompoclipError, match=r"line 2: expected a JSON object, found \[2\]"):
-        list(tables.read_annotations(_write(tmp_path, '{"a": 1}\n[2]\n'), kind=".jsonl"))
+        _jsonl(_write(tmp_path, '{"a": 1}\n[2]\n'))
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("row", "message"),
     [
-        (None, "found None"),
-        (3, r"found 3 \(int\)"),
-        ([], r"found \[\]"),
-        ("  ", "is empty"),
-        (True, "found True"),
+        ({"caption": None}, "found None"),
+        ({"caption": 3}, r"found 3 \(int\)"),
+        ({"caption": []}, r"found \[\]"),
+        ({"caption": "  "}, "is empty"),
+        ({"caption": True}, "found True"),
+        ({}, "f: row 1: no key 'caption'"),
     ],
 )
-def test_text_fields(value: object, message: str) -> None:
+def test_text_fields(row: dict[str, object], message: str) -> None:
     with pytest.raises(CompoclipError, match=message):
-        files.text({"caption": value}, "caption", "f: row 1")
-    with pytest.raises(CompoclipError, match="f: row 1: no key 'caption'"):
-        files.text({}, "caption", "f: row 1")
+        files.text(row, "caption", "f: row 1")
 
 
 def test_text_keeps_white_space() -> None:
@@ -92,30 +93,37 @@ def test_box_is_left_upper_right_lower() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("row", "message"),
     [
-        ({"bbox_w": 0}, "a box of 0 x 4.5 pixels is empty"),
-        ({"bbox_h": -3}, "a box of 3 x -3 pixels is empty"),
-        ({"bbox_y": "2"}, "'bbox_y' must be a number, found '2'"),
-        ({"bbox_y": True}, "'bbox_y' must be a number"),
-        ({"bbox_h": float("nan")}, "'bbox_h' must be a number"),
+        (vg_row(bbox_w=0), "a box of 0 x 4.5 pixels is empty"),
+        (vg_row(bbox_h=-3), "a box of 3 x -3 pixels is empty"),
+        (vg_row(bbox_y="2"), "'bbox_y' must be a number, found '2'"),
+        (vg_row(bbox_y=True), "'bbox_y' must be a number"),
+        (vg_row(bbox_h=float("nan")), "'bbox_h' must be a number"),
+        ({"bbox_y": 1, "bbox_w": 2, "bbox_h": 3}, "no key 'bbox_x'"),
     ],
 )
-def test_bad_boxes(changes: dict[str, object], message: str) -> None:
+def test_bad_boxes(row: dict[str, object], message: str) -> None:
     with pytest.raises(CompoclipError, match=message):
-        files.box(vg_row(**changes), "f")
-    row = vg_row()
-    del row["bbox_x"]
-    with pytest.raises(CompoclipError, match="no key 'bbox_x'"):
         files.box(row, "f")
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../1.jpg", "a/../../b.jpg", "/etc/passwd", "C:\\x.jpg", "C:x.jpg", "a\\b", "a\0b", "."],
+    ("name", "words"),
+    [
+        *(
+            (name, "leads outside the image folder")
+            for name in ("../1.jpg", "a/../../b.jpg", "/etc/passwd", "C:\\x.jpg", "C:x.jpg")
+        ),
+        *((name, "leads outside the image folder") for name in ("a\\b", "a\0b", ".")),
+        *(
+            (name, "is longer than a file name can be")
+            for name in ("x" * 256, "a/" + "\u00e9" * 200 + ".jpg", "a/" * 600 + "b.jpg")
+        ),
+    ],
 )
-def test_image_names_cannot_leave_the_root(name: str) -> None:
-    with pytest.raises(CompoclipError, match="leads outside the image folder"):
+def test_image_names_that_are_refused(name: str, words: str) -> None:
+    with pytest.raises(CompoclipError, match=words):
         files.image_path(Path("photos"), name, "f: row 1")
 
 
@@ -183,10 +191,6 @@ def test_the_first_alias_names_the_class(tmp_path: Path) -> None:
         read_index(_write(tmp_path, "{}"))
 
 
-def _jsonl(path: Path) -> list[object]:
-    return list(tables.read_annotations(path, kind=".jsonl"))
-
-
 def test_no_more_than_a_stated_size_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,12 +202,10 @@ def test_no_more_than_a_stated_size_is_read(
         assert str(caught.value).startswith(str(path))
     with pytest.raises(CompoclipError, match="which no file of annotations has"):
         list(tables.read_annotations(_write(tmp_path, "a,b\n" + "1,2\n" * 12, "x.csv"), ("a",)))
-    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in "ab":
-            archive.writestr(name, "x" * 30)
-    assert read_members(tmp_path / "x.zip", {"one": "a"}, 40)["one"][1] == b"x" * 30
+    archive = write_zip(tmp_path / "x.zip", dict.fromkeys("ab", "x" * 30))
+    assert read_members(archive, {"one": "a"}, 40)["one"][1] == b"x" * 30
     with pytest.raises(CompoclipError, match=r"x.zip: b: more than .* MiB"):
-        read_members(tmp_path / "x.zip", {"one": "a", "two": "b"}, 40)
+        read_members(archive, {"one": "a", "two": "b"}, 40)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +228,6 @@ def test_small_tables_that_unpack_to_much(
     with pytest.raises(CompoclipError, match=message) as caught:
         arrow_tables.table_rows(path, ("caption",))
     assert str(caught.value).startswith(str(path))
-
-
-def test_names_that_no_file_can_have() -> None:
-    for name in ("x" * 256, "a/" + "\u00e9" * 200 + ".jpg", "a/" * 600 + "b.jpg"):
-        with pytest.raises(CompoclipError, match="is longer than a file name can be"):
-            files.image_path(Path("photos"), name, "f: row 1")
 
 
 def test_hints_are_short_whatever_names_a_file_holds() -> None:

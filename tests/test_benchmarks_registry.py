@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -13,14 +12,13 @@ import pytest
 
 from benchmark_files import expect_one_line, refuses, write_sugarcrepe, write_sugarcrepe_pp
 from build.photos import write_photo
-from build.tables import write_json
+from build.tables import write_json, write_text
 from compoclip.benchmarks import files, registry
 from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.entries import entries, meta_of, rule_of
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.benchmarks.registry import load_benchmark, meta, reader
-from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.table import reader_of
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
@@ -48,18 +46,20 @@ def test_the_first_metric_of_every_form_is_set() -> None:
     assert all(FORMS[form].name is form for form in Form)
 
 
-def test_bad_specs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no benchmark 'sugercrepe'; did you mean sugarcrepe"):
-        load_benchmark("sugercrepe", tmp_path)
-    with pytest.raises(UsageError, match="known: aro"):
-        load_benchmark("xyz", tmp_path)
-    for spec in ("sugarcrepe:", "sugarcrepe:swap_obj,"):
-        with pytest.raises(UsageError, match="expected name:part"):
-            load_benchmark(spec, tmp_path)
-    with pytest.raises(UsageError, match="no option 'annotation'; did you mean annotations"):
-        load_benchmark("sugarcrepe", tmp_path, annotation=tmp_path)
-    with pytest.raises(UsageError, match="no option 'subtasks'"):
-        load_benchmark("sugarcrepe", tmp_path, subtasks=("swap_obj",))
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("sugercrepe", {}, "no benchmark 'sugercrepe'; did you mean sugarcrepe"),
+        ("xyz", {}, "known: aro"),
+        ("sugarcrepe:", {}, "expected name:part"),
+        ("sugarcrepe:swap_obj,", {}, "expected name:part"),
+        ("sugarcrepe", {"annotation": Path()}, "no option 'annotation'; did you mean annotations"),
+        ("sugarcrepe", {"subtasks": ("swap_obj",)}, "no option 'subtasks'"),
+    ],
+)
+def test_bad_specs(tmp_path: Path, spec: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_benchmark(spec, tmp_path, **options)
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_a_missing_file_names_how_to_get_it(
     refuses(expected.replace("ROOT", re.escape(f"'{root}'")), "", spec, root)
     monkeypatch.chdir(tmp_path)
     refuses(expected.replace("ROOT", r"\."), "", spec, Path())
-    own = tmp_path / "none"  # the user's own place
-    told = refuses("no such file", "", "sugarcrepe", tmp_path / "root", annotations=own)
+
+
+def test_a_missing_file_of_the_user_s_is_not_to_be_fetched(tmp_path: Path) -> None:
+    place = tmp_path / "none"
+    told = refuses("no such file", "", "sugarcrepe", tmp_path / "root", annotations=place)
     assert "data fetch" not in told
 
 
 def install(site: Path, package: str, code: str, **entries: str) -> None:
     """What pip leaves of a package with entry points: the module and its metadata."""
-    site.mkdir(exist_ok=True)
-    (site / f"{package}.py").write_text(code, encoding="utf-8")
     info = site / f"{package}-1.0.dist-info"
-    info.mkdir()
-    about = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
-    (info / "METADATA").write_text(about, encoding="utf-8")
     lines = [f"{name} = {value}\n" for name, value in entries.items()]
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{''.join(lines)}")
+    write_text(site / f"{package}.py", code)
+    write_text(info / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    write_text(info / "entry_points.txt", f"[{registry.GROUP}]\n{''.join(lines)}")
 
 
 TINY = """
@@ -141,13 +141,8 @@ def test_an_installed_package_adds_a_benchmark(
 
 
 def test_other_packages_that_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(
-        tmp_path / "site",
-        "broken_bench",
-        "import no_such_module_here",
-        broken="broken_bench",
-        wrong="json:loads",
-    )
+    entries = {"broken": "broken_bench", "wrong": "json:loads"}
+    install(tmp_path / "site", "broken_bench", "import no_such_module_here", **entries)
     monkeypatch.syspath_prepend(tmp_path / "site")
     refuses("'broken_bench' cannot be imported", "", "broken", tmp_path)
     refuses("must be a module with META and load", "", "wrong", tmp_path)
@@ -158,21 +153,16 @@ def test_an_edition_renames_and_expects_what_it_lists(tmp_path: Path) -> None:
     assert load_benchmark("sugarcrepe:swap_obj", tmp_path).expected == {"swap_obj": 245}
     write_json(tmp_path / "edition.json", {"edition": "world"})
     found = load_benchmark("sugarcrepe:swap_obj", tmp_path)
-    assert found.name == "sugarcrepe@world"
-    assert found.expected == {"swap_obj": 2}
-    for bad in ({"edition": "a/b"}, {"edition": ""}, {}, []):
-        write_json(tmp_path / "edition.json", bad)
-        refuses(r"edition\.json", "", "sugarcrepe:swap_obj", tmp_path)
-
-
-def test_editions_of_sets_count_queries(tmp_path: Path) -> None:
-    write_json(tmp_path / "edition.json", {"edition": "world"})
+    assert (found.name, found.expected) == ("sugarcrepe@world", {"swap_obj": 2})
     rows = [{"image": "val2014/1.jpg", "caption": ["a", "b", "c"]}]
     write_json(tmp_path / "coco" / "coco_karpathy_test.json", rows)
     found = load_benchmark("retrieval:coco", tmp_path)
     assert (found.name, found.expected) == ("retrieval_coco@world", {"i2t": 1, "t2i": 3})
     write_photo(tmp_path / "elevater" / "mnist" / "7" / "a.png")
     assert load_benchmark("zero_shot:mnist", tmp_path).expected == {"zero_shot": 1}
+    for bad in ({"edition": "a/b"}, {"edition": ""}, {}, []):
+        write_json(tmp_path / "edition.json", bad)
+        refuses(r"edition\.json", "", "sugarcrepe:swap_obj", tmp_path)
 
 
 def test_a_directory_is_no_photo_and_text_only_needs_none(tmp_path: Path) -> None:
@@ -187,15 +177,17 @@ def test_a_directory_is_no_photo_and_text_only_needs_none(tmp_path: Path) -> Non
 # --- A reader: parts, options, hash, expected counts and rules. ---
 
 
-ENTRY = {
+FACTS: dict[str, Any] = {
     "title": "Cups",
     "citation": "Nobody, Cups, 2026",
-    "source": "repository nobody/cups",
-    "licence": "MIT",
-    "images": ["cups/images", "coco/val2017"],
+    "source": "made up",
+    "licence": "CC0",
+}
+ENTRY = {
+    **FACTS,
+    "images": ["cups/images"],
     "chance": "1/2",
-    "parts": {"red": ["attribute", 3, 120, "0" * 32], "blue": ["attribute", 2], "odd": ["object"]},
-    "repository": "nobody/cups@1234/data",
+    "parts": {"red": ["attribute", 3], "blue": ["attribute", 2], "odd": ["object"]},
     "folder": "cups",
     "file": "{part}.json",
 }
@@ -237,24 +229,11 @@ def write_cups(root: Path) -> Path:
     return root
 
 
-def test_facts_come_from_one_entry() -> None:
-    assert META.parts == ("red", "blue", "odd")
-    assert META.files == ("cups/red.json", "cups/blue.json", "cups/odd.json")
-    assert META.expected == {"red": 3, "blue": 2}
-    assert META.hashes == {"cups/red.json": "0" * 32}
-    base = "https://raw.githubusercontent.com/nobody/cups/1234/data"
-    assert META.remote[0] == RemoteFile("cups/red.json", f"{base}/red.json", 120)
-    assert set(META.sources) == {*META.files, "coco/val2017"}  # the photos are known to all
-    assert META.items == 5
-
-
 def test_the_default_load(tmp_path: Path) -> None:
     root = write_cups(tmp_path)
     found = CUPS.load(root)
-    assert [(case.id, case.subtask) for case in found.content.cases] == [
-        ("red/0", "red"),
-        ("blue/0", "blue"),
-    ]
+    items = [(case.id, case.subtask) for case in found.content.cases]
+    assert items == [("red/0", "red"), ("blue/0", "blue")]
     assert found.expected == {"red": 3, "blue": 2}
     assert found.skills == {"red": "attribute", "blue": "attribute"}
     assert (found.headline, found.ties) == ("both", {"": TiePolicy.FIRST})
@@ -306,11 +285,8 @@ def test_another_package_may_name_a_reader(tmp_path: Path, monkeypatch: pytest.M
 # --- An entry of a table: what its keys say, and what they refuse. ---
 
 
-CUPS_ENTRY: dict[str, Any] = {
-    "title": "Cups",
-    "citation": "Nobody, Cups, 2026",
-    "source": "made up",
-    "licence": "CC0",
+CUPS_ENTRY = {
+    **FACTS,
     "images": ["cups/photos"],
     "chance": "1/3",
     "parts": {"color": ["attribute", 2], "size": ["attribute"]},
@@ -337,18 +313,15 @@ def cups_reader(**changes: Any) -> CaseReader:
 
 
 def test_an_entry_makes_items(tmp_path: Path) -> None:
-    write_json(
-        tmp_path / "cups" / "cups.json", [cup_row(), cup_row(photo="a.JPG", about="size", maker=3)]
-    )
-    found = cups_reader(ties="first", rules={"paper": {"micro": "all"}}, headline="paper").load(
-        tmp_path
-    )
-    photos = tmp_path / "cups" / "photos"
+    rows = [cup_row(), cup_row(photo="a.JPG", about="size", maker=3)]
+    write_json(tmp_path / "cups" / "cups.json", rows)
+    entry = {"ties": "first", "rules": {"paper": {"micro": "all"}}, "headline": "paper"}
+    found = cups_reader(**entry).load(tmp_path)
     texts = ("a red cup", "a blue cup", "a green cup")
-    second = ImageRef(photos / "a.JPG")
+    one, two = (ImageRef(tmp_path / "cups" / "photos" / name) for name in ("1.png", "a.JPG"))
     assert found.content == (
-        Case("color/0", Form.CHOOSE_TEXT, (ImageRef(photos / "1.png"),), texts, "color"),
-        Case("size/0", Form.CHOOSE_TEXT, (second,), texts, "size", labels={"maker": "3"}),
+        Case("color/0", Form.CHOOSE_TEXT, (one,), texts, "color"),
+        Case("size/0", Form.CHOOSE_TEXT, (two,), texts, "size", labels={"maker": "3"}),
     )
     assert (found.headline, found.ties) == ("paper", {"": TiePolicy.FIRST})
     assert found.aggregates["paper"] == Aggregate(("color", "size"), "micro")
@@ -368,11 +341,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
         ([cup_row(about="shape")], {}, "row 0: 'about' 'shape' is unknown; known: color, size"),
         ([cup_row(said=3)], {}, "row 0: 'said' must be an object"),
         ([cup_row(said={"false": ["a", "b"]})], {}, "row 0: 'said': no key 'true'"),
-        (
-            [cup_row(said={"true": "a", "false": ["a"]})],
-            {},
-            "'said.false' must hold 2 texts, not 1",
-        ),
+        ([cup_row(said={"true": "a", "false": ["a"]})], {}, "'said.false' must hold 2 texts, not"),
         ([cup_row(photo="..")], {"named": {}}, "leads outside"),
         ([cup_row(), cup_row()], {}, "row 1: the same as .*row 0"),
         ([cup_row(right=3)], {"truth": "right"}, "'right' 3 is no place among 3 candidates"),
@@ -392,27 +361,21 @@ def test_malformed_rows(tmp_path: Path, rows: Any, changes: dict[str, Any], mess
     expect_one_line(caught.value, str(path))
 
 
-def test_lists_in_cells(tmp_path: Path) -> None:
-    path = tmp_path / "cups" / "cups.csv"
-    path.parent.mkdir()
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (",['a']", "'false' must hold 2"),
+        (",a", "'false' must be a Python list"),
+        ("", "no key 'false'"),
+    ],
+)
+def test_lists_in_cells(tmp_path: Path, cell: str, message: str) -> None:
+    head = "photo,about,true,false" if cell else "photo,about,true"
+    path = write_text(tmp_path / "cups" / "cups.csv", f"{head}\n1,color,a{cell}\n")
     entry = {"file": "cups/cups.csv", "texts": ["true", "false*2"], "columns": ["photo", "about"]}
-    for false, message in (("['a']", "must hold 2"), ("a", "must be a Python list")):
-        path.write_text(f"photo,about,true,false\n1,color,a,{json.dumps(false)}\n")
-        with pytest.raises(CompoclipError, match=f"row 1: 'false' {message}"):
-            cups_reader(**entry).load(tmp_path)
-    path.write_text("photo,about,true\n1,color,a\n")
-    with pytest.raises(CompoclipError, match="row 1: no key 'false'"):
+    with pytest.raises(CompoclipError, match=f"row 1: {message}") as caught:
         cups_reader(**entry).load(tmp_path)
-
-
-def test_rules_as_they_are_written() -> None:
-    groups = {"all": ("a", "b"), "chosen": ("a",)}
-    assert rule_of("all", groups) == Aggregate(("a", "b"))
-    assert rule_of(["a", ["b", "c"]], groups) == Aggregate(("a", Aggregate(("b", "c"))))
-    assert rule_of([{"micro": "chosen", "metric": "group"}], groups) == Aggregate(
-        (Aggregate(("a",), "micro", metric="group"),)
-    )
-    assert rule_of({"mean": "c", "by": "kind"}, groups) == Aggregate(("c",), macro_by="kind")
+    expect_one_line(caught.value, str(path))
 
 
 PUBLISHED: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {
@@ -424,10 +387,7 @@ PUBLISHED: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {
     "imagecode": ((50.70, 15.06), {"vl_compo": 21.72}),
     "svo_probes": ((84.07, 79.73, 88.62), {"vl_compo": 84.14}),
     "crepe_prod": ((18.96, 17.26, 34.90), {"vl_compo": 23.71}),
-    "eqben": (
-        (3.04, 4.52, 37.34, 22.2, 6.1, 1.0, 77.79),
-        {"vl_compo": 26.49, "kubric": 9.77},
-    ),
+    "eqben": ((3.04, 4.52, 37.34, 22.2, 6.1, 1.0, 77.79), {"vl_compo": 26.49, "kubric": 9.77}),
     "valse": (
         (69.31, 57.58, 64.52, 61.89, 58.18, 65.98, 77.78, 71.76, 54.94, 51.92, 90.14),
         {"vl_compo": 67.53, "counting": 61.53},
