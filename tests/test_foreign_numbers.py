@@ -162,19 +162,13 @@ PHOTO = {"id": 1, "file_name": "a.png", "width": 8, "height": 8}
 BOX = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 3, 3], "iscrowd": 0, "area": 9.0}
 COCO = {"images": [PHOTO], "annotations": [BOX], "categories": [{"id": 1, "name": "dog"}]}
 SAID = {"images": [PHOTO], "annotations": [{"id": 1, "image_id": 1, "caption": "a dog"}]}
-KARPATHY = {
-    "images": [
-        {
-            "filename": "COCO_val2014_000000000001.jpg",
-            "filepath": "val2014",
-            "cocoid": 1,
-            "imgid": 0,
-            "split": "test",
-            "sentids": [0],
-            "sentences": [{"raw": "a dog", "tokens": ["a", "dog"], "sentid": 0, "imgid": 0}],
-        }
-    ]
+SENTENCE = {"raw": "a dog", "tokens": ["a", "dog"], "sentid": 0, "imgid": 0}
+KARPATHY_PHOTO: dict[str, Any] = {
+    "filename": "COCO_val2014_000000000001.jpg",
+    "filepath": "val2014",
 }
+KARPATHY_PHOTO |= {"cocoid": 1, "imgid": 0, "split": "test", "sentids": [0]}
+KARPATHY = {"images": [{**KARPATHY_PHOTO, "sentences": [SENTENCE]}]}
 ROW = {"image": "a.png", "caption": "a dog", "score": 0.5, "image_score": 0.5, "mirror": 0}
 ROW |= {"id": 1, "group": 1, "neg_image": [0]}
 PACKED = {"shards": 1, "samples": 3, "scaled": 1, "as_they_were": 2, "size_bytes": 9}
@@ -222,23 +216,16 @@ def foreign_files(made: Path) -> dict[str, Foreign]:
     network = load_model(made / "model").encoder.model
     state = made / "state" / "step-00000007"
     results = made / "results" / "negclip" / "hard_positives.json"
-    log = made / "run" / "train.jsonl"
+    run, adapter = made / "run", made / "adapter"
+    log = run / "train.jsonl"
     base = load_results(made / "results" / "base")
     by_read: dict[str, tuple[Path, Any, Callable[[Path], object]]] = {
         "record of a model": (made / "model/compoclip.json", None, read_record),
         "model": (made / "model/open_clip_config.json", None, lambda p: load_model(p.parent)),
-        "PEFT": (
-            made / "adapter/adapter_config.json",
-            None,
-            lambda p: read_peft(p.parent, network),
-        ),
-        "adapter": (made / "adapter/adapter.json", None, lambda p: read_adapter_record(p.parent)),
+        "PEFT": (adapter / "adapter_config.json", None, lambda p: read_peft(p.parent, network)),
+        "adapter": (adapter / "adapter.json", None, lambda p: read_adapter_record(p.parent)),
         "results": (results, None, lambda p: compare_all(base, [load_results(p)])),
-        "record of a run": (
-            made / "run/model/compoclip.json",
-            None,
-            lambda p: read_run(made / "run"),
-        ),
+        "record of a run": (run / "model/compoclip.json", None, lambda p: read_run(run)),
         "state": (state / "progress.json", None, _state),
         "COCO boxes": (made / "boxes.json", COCO, coco_boxes),
         "COCO labels": (made / "labels.json", COCO, read_coco),
@@ -247,11 +234,7 @@ def foreign_files(made: Path) -> dict[str, Foreign]:
         "Karpathy captions": (made / "dataset_coco.json", KARPATHY, read_captions),
         "captions of all": (made / "all.json", [{"caption": "a", "n": 1}], read_all_captions),
         "suite": (made / "suite.json", SUITE, lambda p: [each.options for each in read_suite(p)]),
-        "pack": (
-            made / "pack.json",
-            PACKED,
-            lambda p: build(PackSummary, read_json(p), str(p), "pack again"),
-        ),
+        "pack": (made / "pack.json", PACKED, read_pack_summary),
         "units": (made / "units.json", [UNIT], read_units),
     }
     found = {
