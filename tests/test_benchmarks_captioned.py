@@ -384,7 +384,7 @@ MANY: Rows = [
     foil_row(subtask="left of", negative_caption=["a plate", "a \u00e9clair, no cup"]),
     foil_row(id=2, subtask="left of", caption="[sic]", negative_caption=["a dish"]),
 ]
-TWO = {"negative_caption3": "a pot", "note": "x", "subtask": "y"}
+COLUMNS = {"negative_caption3": "a pot", "note": "x", "subtask": "y"}
 FOILS: dict[str, tuple[Rows, dict[str, Texts]]] = {
     "several captions": (
         [foil_row(caption=["a cup", "a mug, as it seems"], negative_caption=["a plate", "a pan"])],
@@ -409,9 +409,9 @@ FOILS: dict[str, tuple[Rows, dict[str, Texts]]] = {
     ),
     "columns of negatives": (
         [
-            foil_row(id=1, negative_caption_2="a pan", **TWO),
-            foil_row(id=2, negative_caption_2=None, **TWO),
-            foil_row(id=3, negative_caption_2="a pan", **{**TWO, "negative_caption": None}),
+            foil_row(id=1, negative_caption_2="a pan", **COLUMNS),
+            foil_row(id=2, negative_caption_2=None, **COLUMNS),
+            foil_row(id=3, negative_caption_2="a pan", **{**COLUMNS, "negative_caption": None}),
         ],
         {
             "y/1": ("a cup", "a plate", "a pan", "a pot"),

@@ -33,15 +33,14 @@ def row(**changes: Any) -> dict[str, Any]:
     return {**known, **changes}
 
 
-def prod(root: Path, name: str, level: int) -> Path:
-    file = f"prod_vg_hard_negs_{name}_complexity_{level}.csv"
-    return root / "crepe" / "prod_hard_negatives" / name / file
+def prod(root: Path, name: str) -> Path:
+    folder = root / "crepe" / "prod_hard_negatives" / name
+    return folder / f"prod_vg_hard_negs_{name}_complexity_12.csv"
 
 
-def write_prod(root: Path, levels: tuple[int, ...] = (4, 12), **rows: Any) -> Path:
+def write_prod(root: Path) -> Path:
     for name in meta("crepe_prod").parts:
-        for level in levels:
-            write_csv(prod(root, name, level), *rows.get(name, [row(), row(image_id=14)]))
+        write_csv(prod(root, name), row(), row(image_id=14))
     return root
 
 
@@ -59,7 +58,7 @@ def test_either_published_total_is_complete() -> None:
 def test_absent_and_damaged_productivity_files(tmp_path: Path) -> None:
     refuses(r"no prod_vg_hard_negs_atom_complexity_\*\.csv", "", "crepe_prod", tmp_path)
     write_prod(tmp_path)
-    path = prod(tmp_path, "negate", 12)
+    path = prod(tmp_path, "negate")
     head = "image_id,caption,hard_negs,x,y,width,height\n"
     for text, words in (
         (head.replace(",hard_negs", ""), r"complexity_12\.csv: no column 'hard_negs'"),

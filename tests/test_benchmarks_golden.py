@@ -92,20 +92,6 @@ def outlines(target: Target, moving: bool = True) -> dict[str, Recorded]:
     return found
 
 
-@pytest.fixture
-def made(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Recorded]]:
-    suite = made_suite(tmp_path_factory)
-    found = {name: outlines(target) for name, target in suite_targets(suite).items()}
-    for name, (spec, write) in WRITERS.items():
-        root = tmp_path / name
-        root.mkdir()
-        write(root)
-        found[f"{spec} of {name}"] = outlines(Target(spec, root))
-    return found
-
-
 def test_items_of_own_captions_and_boxes(tmp_path: Path) -> None:
     """Their code lies in files beside the package, so that the data hash holds its digest."""
     found = {}
@@ -137,8 +123,15 @@ def _names_of_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "data_hash", lambda named, extra=(): f"{sorted(named)} {extra}")
 
 
-def test_items_of_made_files(made: dict[str, dict[str, Recorded]]) -> None:
-    compare("made", made)
+def test_items_of_made_files(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    suite = made_suite(tmp_path_factory)
+    found = {name: outlines(target) for name, target in suite_targets(suite).items()}
+    for name, (spec, write) in WRITERS.items():
+        root = tmp_path / name
+        root.mkdir()
+        write(root)
+        found[f"{spec} of {name}"] = outlines(Target(spec, root))
+    compare("made", found)
 
 
 def test_facts_and_options() -> None:
