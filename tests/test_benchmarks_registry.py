@@ -313,7 +313,7 @@ def cups_reader(**changes: Any) -> CaseReader:
 
 
 def test_an_entry_makes_items(tmp_path: Path) -> None:
-    rows = [cup_row(), cup_row(photo="a.JPG", about="size", maker=3)]
+    rows = [cup_row(maker=""), cup_row(photo="a.JPG", about="size", maker=3)]
     write_json(tmp_path / "cups" / "cups.json", rows)
     entry = {"ties": "first", "rules": {"paper": {"micro": "all"}}, "headline": "paper"}
     found = cups_reader(**entry).load(tmp_path)
