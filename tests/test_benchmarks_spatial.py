@@ -17,7 +17,15 @@ from build.photos import noise, write_photo
 from build.tables import write_json, write_jsonl, write_rows, write_text
 from compoclip.archives import Members
 from compoclip.benchmarks.aro import LEFT_OUT
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, image_key
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Case,
+    Form,
+    ImageRef,
+    TiePolicy,
+    image_key,
+)
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.shuffles import KINDS, shuffled, split_words, trigrams
 from compoclip.benchmarks.targets import parse_targets
@@ -27,9 +35,10 @@ from compoclip.errors import UsageError
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.encoder import ImageReader
 from compoclip.evaluation.forms.cases import groups_by_part
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.preprocess import Preprocess
 from compoclip.report.looks import Album
-from evaluation_helpers import features_from, rule_value, score_items
+from evaluation_helpers import FakeEncoder, features_from, rule_value, score_items
 
 # --- ARO: cropped Visual Genome cases, order cases that never change, and its averages. ---
 
@@ -247,20 +256,40 @@ def controlled(folder: str, things: str, positions: tuple[str, ...]) -> list[dic
     return rows
 
 
+def write_controlled(root: Path, rows: list[dict[str, Any]]) -> Benchmark:
+    """Both controlled files, the first with these rows."""
+    clevr = controlled("controlled_clevr", "cap bowl", B)
+    write_json(root / "whatsup" / "controlled_images_dataset.json", rows)
+    write_json(root / "whatsup" / "controlled_clevr_dataset.json", clevr)
+    return load_benchmark("whatsup:controlled_*", root)
+
+
 def test_whatsup_pairs_and_sets_need_all_positions_once(tmp_path: Path) -> None:
     rows = controlled("controlled_images", "mug plate", A)
     rows += controlled("controlled_images", "can sofa", A)[:3]
-    rows += [rows[0]]
-    write_json(tmp_path / "whatsup" / "controlled_images_dataset.json", rows)
-    clevr = controlled("controlled_clevr", "cap bowl", B)
-    write_json(tmp_path / "whatsup" / "controlled_clevr_dataset.json", clevr)
-    found = load_benchmark("whatsup:controlled_*", tmp_path)
+    found = write_controlled(tmp_path, [*rows, rows[0]])
     assert groups_by_part(found) == {
         "controlled_a/pair": 2,  # on and under of mug, left and right of can
         "controlled_b/pair": 2,
         "controlled_b/set": 1,
     }
     assert "set" in found.aggregates
+
+
+def test_whatsup_pairs_and_sets_are_measured(tmp_path: Path) -> None:
+    rows = controlled("controlled_images", "mug plate", A)
+    rows += controlled("controlled_images", "beer-bottle armchair", A)
+    found = write_controlled(tmp_path, rows)
+    for case in found.content:
+        write_photo(case.images[0].path)
+    options = Options(allow_partial=True, resamples=20)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    accuracy, pair, whole = (result.scores["controlled_a"][m] for m in ("accuracy", "pair", "set"))
+    assert (accuracy.n, pair.n, whole.n) == (8, 4, 2)
+    assert (pair.chance, whole.chance) == (1 / 16, 1 / 256)
+    assert whole.value <= pair.value <= accuracy.value
+    assert (result.aggregates["pair"].n, result.aggregates["set"].n) == (6, 3)
+    assert result.aggregates["set"].expected == 3
 
 
 def vsr_row(label: Any = 1, **changes: Any) -> dict[str, Any]:
