@@ -92,6 +92,18 @@ def test_nothing_is_known_of_other_sets() -> None:
     assert published("shapes") == PublishedPrompts()
 
 
+def test_sets_that_are_not_measured_by_accuracy() -> None:
+    metrics = {name: one.metric for name, one in SETS.items() if one.metric != "accuracy"}
+    assert metrics == {
+        "caltech-101": "mean-per-class",
+        "fgvc-aircraft-2013b": "mean-per-class",
+        "oxford-flower-102": "mean-per-class",
+        "oxford-iiit-pets": "mean-per-class",
+        "hateful-memes": "auc",
+        "voc-2007": "map11",
+    }
+
+
 def test_shipped_names_are_the_published_ones(shared_data: Path) -> None:
     folder = shared_data / PUBLISHED
     path = folder / "openai_clip_prompts.md"
