@@ -41,19 +41,19 @@ def tagged(text: str, *tags: tuple[str, str], chunks: tuple[Chunk, ...] = ()) ->
     return Caption(text, tokens, chunks)
 
 
-def made(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]:
-    """The texts of the first `count` seeds that give one."""
+def results(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]:
+    """Return what the first `count` seeds give, without refusals."""
     parsed = parse(caption)
-    results = (rewrite(parsed, random.Random(seed)) for seed in range(count))
-    return [each for each in results if isinstance(each, Rewritten)]
+    drawn = (rewrite(parsed, random.Random(seed)) for seed in range(count))
+    return [result for result in drawn if isinstance(result, Rewritten)]
 
 
 def texts(rewrite: Rewrite, caption: str, count: int = 150) -> set[str]:
-    """The distinct texts of `made`."""
-    return {each.text for each in made(rewrite, caption, count)}
+    """Return the distinct texts of `results`."""
+    return {result.text for result in results(rewrite, caption, count)}
 
 
 def rows(table: str) -> list[list[str]]:
-    """The columns of each row, split at "|"; an indented line continues the row above."""
-    lines = table.strip("\n").replace("\n  ", " ").splitlines()
+    """Return the columns of rows, split at "|"; indented lines continue a row, # is a comment."""
+    lines = re.sub(" #.*", "", table.strip("\n")).replace("\n  ", " ").splitlines()
     return [[column.strip() for column in line.split("|")] for line in lines]
