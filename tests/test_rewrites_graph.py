@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -49,21 +50,21 @@ CHASE = graph_caption("the dog chases cats", [("dog", []), ("cats", [])], [(0, "
 
 def every(transform: Transform, slot: Slot) -> list[Rewritten]:
     """Every valid negative of a slot."""
-    made = (transform.make(slot, choice) for choice in product(*transform.lists(slot)))
-    return [each for each in made if isinstance(each, Rewritten)]
+    negatives = (transform.make(slot, choice) for choice in product(*transform.lists(slot)))
+    return [negative for negative in negatives if isinstance(negative, Rewritten)]
 
 
 def candidates(caption: Caption, valid: bool = True) -> dict[tuple[str, str], set[str]]:
     """All negatives but the joined ones, by category and rule."""
     reading = read(caption)
     transform = Transform(reading, WORDS, valid)
-    found: dict[tuple[str, str], set[str]] = {}
+    by_rule: dict[tuple[str, str], set[str]] = {}
     for subgraph in usable_subgraphs(reading)[0]:
         for slot in slots_of(subgraph):
             if slot.rule != JOIN:
-                made = {result.text for result in every(transform, slot)}
-                found.setdefault((slot.category, slot.rule), set()).update(made)
-    return {key: texts for key, texts in found.items() if texts}
+                negatives = {negative.text for negative in every(transform, slot)}
+                by_rule.setdefault((slot.category, slot.rule), set()).update(negatives)
+    return {key: texts for key, texts in by_rule.items() if texts}
 
 
 def test_all_valid_negatives_of_the_example() -> None:
@@ -110,9 +111,6 @@ def test_the_paper_filters_nothing() -> None:
 def test_a_cat_next_to_a_dog_is_not_exchanged() -> None:
     assert (REL, "exchange-objects") not in candidates(NEXT_TO)
     assert "dog next to cat" in candidates(NEXT_TO, valid=False)[REL, "exchange-objects"]
-    for seed in range(60):
-        texts = sample_graph_texts(NEXT_TO, random.Random(seed), vocabulary=WORDS)
-        assert "dog next to cat" not in {n.text for n in texts.negatives}
 
 
 def test_finite_verbs_and_nouns_keep_their_number() -> None:
@@ -157,28 +155,25 @@ def test_what_the_caption_says_elsewhere_is_no_negative() -> None:
     assert "red cat on black mat" not in texts  # it is not said, but there is another mat
 
 
-@pytest.mark.parametrize(
-    ("caption", "word"),
-    [
-        (graph_caption("a man on a bench", [("man", []), ("bench", [])], [(0, "on", 1)]), word)
-        for word in ("skier", "person", "shirt", "hand", "sky", "benches", "picture")
-    ],
-)
-def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
-    words = GraphVocabulary((word,), ("red",), ("on",))
-    reading = read(caption)
-    transform = Transform(reading, words)
+@pytest.mark.parametrize("word", ["skier", "person", "shirt", "hand", "sky", "benches", "picture"])
+def test_objects_that_may_be_there_as_well(word: str) -> None:
+    reading = read(graph_caption("a man on a bench", [("man", []), ("bench", [])], [(0, "on", 1)]))
+    transform = Transform(reading, GraphVocabulary((word,), ("red",), ("on",)))
     slots = [s for s in slots_of(reading.subgraphs[0]) if s.rule == "replace-object" and not s.node]
     assert isinstance(transform.draw(slots[0], random.Random(0)), Refused)
 
 
-def test_colours_exclude_colours_and_never_sizes() -> None:
-    for sizes in (("large", "blue"), ("tiny", "huge", "striped", "golden")):
-        words = GraphVocabulary(("hat",), sizes, ("on",))
-        reading = read(CAT)
-        slot = next(slots_of(reading.subgraphs[0]))
-        made = {r.text for r in every(Transform(reading, words), slot)}
-        assert made == {f"{w} cat" for w in sizes if w in ("blue", "golden")}
+@pytest.mark.parametrize(
+    ("words", "excluding"),
+    [(("large", "blue"), {"blue cat"}), (("tiny", "huge", "striped", "golden"), {"golden cat"})],
+)
+def test_colours_exclude_colours_and_never_sizes(
+    words: tuple[str, ...], excluding: set[str]
+) -> None:
+    reading = read(CAT)
+    transform = Transform(reading, GraphVocabulary(("hat",), words, ("on",)))
+    slot = next(slots_of(reading.subgraphs[0]))
+    assert {negative.text for negative in every(transform, slot)} == excluding
 
 
 def test_edits_name_the_changed_places() -> None:
@@ -221,7 +216,9 @@ def check(texts: GraphTexts, caption: Caption, positives: int, negatives: int) -
 
 @pytest.mark.parametrize(("positives", "negatives"), [(3, 6), (1, 1), (1, 6), (2, 3), (0, 6)])
 @pytest.mark.parametrize("graph_filter", ["valid", "none"])
-def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> None:
+def test_limits_are_respected(
+    positives: int, negatives: int, graph_filter: Literal["valid", "none"]
+) -> None:
     for seed in range(15):
         texts = sample_graph_texts(
             CAT,
@@ -229,7 +226,7 @@ def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> N
             positives=positives,
             negatives=negatives,
             vocabulary=WORDS,
-            graph_filter="valid" if graph_filter == "valid" else "none",
+            graph_filter=graph_filter,
         )
         check(texts, CAT, positives, negatives)
         if positives == negatives == 1:
@@ -237,7 +234,6 @@ def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> N
         if (positives, negatives) == (3, 6):
             assert len(texts.negatives) == 6
         if positives == 0:
-            assert texts.refused.total() == sum(n for (_, r), n in texts.refused.items())
             assert {r for _, r in texts.refused} == {ENOUGH_POSITIVES}
 
 
@@ -293,7 +289,8 @@ def test_without_a_parse_or_with_nothing_to_say() -> None:
     assert sample_graph_texts(plain, random.Random(0)).refused == {(POSITIVE, NO_GRAPH): 1}
     empty = replace(plain, graph=SceneGraph())
     assert sample_graph_texts(empty, random.Random(0)).refused == {(POSITIVE, NO_SUBGRAPH): 1}
-    assert not sample_graph_texts(empty, random.Random(0)).positives
+    for name in (*CATEGORIES, POSITIVE):
+        assert get_rewrite(name)(plain, random.Random(0)) == Refused(NO_GRAPH)
 
 
 @pytest.mark.parametrize("text", ["a cat is not on a mat", "a cat or a dog on a mat"])
@@ -304,12 +301,6 @@ def test_what_is_not_asserted_is_no_positive(text: str) -> None:
     texts = sample_graph_texts(caption, random.Random(0), vocabulary=WORDS)
     assert not texts.positives
     assert texts.refused == {(POSITIVE, NOT_ASSERTED): 1}
-
-
-def test_without_a_graph_there_is_a_reason() -> None:
-    for name in (*CATEGORIES, POSITIVE):
-        no_graph = get_rewrite(name)(replace(CAT, graph=None), random.Random(0))
-        assert no_graph == Refused(NO_GRAPH)
 
 
 def test_real_captions_keep_the_promises(shared_data: Path) -> None:
@@ -368,8 +359,7 @@ def test_what_a_negative_says_is_looked_for_among_many_objects() -> None:
     """Once every choice of three objects was tried: 70 times 69 times 68 of them for each draw."""
     words = sorted(WORDS.objects) + [f"thing{i}" for i in range(65)]
     text = " near ".join(words)
-    caption = graph_caption(text, [(w, []) for w in words], [(0, "near", 1)])
-    reading = read(caption)
+    reading = read(graph_caption(text, [(w, []) for w in words], [(0, "near", 1)]))
     calls = 0
     links = reading.links
 
