@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from build.tables import write_csv, write_tar, write_text
 from compoclip.analysis.maps import image_patches
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
@@ -29,12 +31,12 @@ from compoclip.search import (
     calibrate,
     duplicates,
     index_page,
-    index_photos,
     read_index,
     rerank,
     search,
 )
-from search_photos import made, photo, write_photos
+from compoclip.search.lance import ABOUT
+from search_photos import changes, indexed, photo, stopped_after, write_photos
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +49,17 @@ def photos(tmp_path: Path) -> Path:
     return write_photos(tmp_path / "photos")
 
 
-def counts(index: PhotoIndex) -> tuple[int, int, int]:
-    changes = index.about["changes"]
-    return changes["encoded"], changes["unchanged"], changes["removed"]
+@pytest.fixture
+def index(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> PhotoIndex:
+    return indexed(photos, encoder, tmp_path / "index")
 
 
 # --- The index. ---
 
 
 def test_features_are_those_of_the_model(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path
+    index: PhotoIndex, photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    index = made(photos, encoder, tmp_path / "index")
     assert list(index.names) == ["0.png", "1.png", "2.png", "deep/er/3.png", "deep/er/4.png"]
     for row, name in enumerate(index.names):
         pixels = encoder.read_image.pixels(Image.open(photos / name))
@@ -72,25 +73,21 @@ def test_features_are_those_of_the_model(
 
 
 def test_only_what_changed_is_encoded_anew(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    out = tmp_path / "index"
-    assert counts(made(photos, encoder, out)) == (5, 0, 0)
-    read: list[int] = []
-    encode = ModelEncoder.encode_images
-    monkeypatch.setattr(
-        ModelEncoder, "encode_images", lambda self, x: (read.append(len(x)), encode(self, x))[1]
-    )
-    assert counts(made(photos, encoder, out)) == (0, 5, 0)
-    assert read == []
-    photo(photos / "1.png", 77)
-    os.utime(photos / "1.png", ns=(1, 1))
-    (photos / "2.png").unlink()
-    photo(photos / "a.png", 78)
-    index = made(photos, encoder, out)
-    assert counts(index) == (2, 3, 1)
-    assert sum(read) == 2
-    fresh = made(photos, encoder, tmp_path / "fresh")
+    out, encode = tmp_path / "index", ModelEncoder.encode_images
+    assert changes(indexed(photos, encoder, out)) == (5, 0, 0)
+    with patch.object(ModelEncoder, "encode_images", autospec=True, side_effect=encode) as encoded:
+        assert changes(indexed(photos, encoder, out)) == (0, 5, 0)
+        encoded.assert_not_called()
+        photo(photos / "1.png", 77)
+        os.utime(photos / "1.png", ns=(1, 1))
+        (photos / "2.png").unlink()
+        photo(photos / "a.png", 78)
+        index = indexed(photos, encoder, out)
+        assert [len(call.args[1]) for call in encoded.mock_calls] == [2]
+    assert changes(index) == (2, 3, 1)
+    fresh = indexed(photos, encoder, tmp_path / "fresh")
     assert list(index.names) == list(fresh.names)
     assert np.abs(index.features - fresh.features).max() < 1e-6
 
@@ -101,68 +98,53 @@ def test_bytes_decide_whether_a_photo_has_changed(
     out = tmp_path / "index"
     for number in range(2):
         photo(photos / f"{number}.bmp", number)  # of one size
-    made(photos, encoder, out)
+    indexed(photos, encoder, out)
     one, other = (photos / f"{number}.bmp" for number in range(2))
     status, content = one.stat(), one.read_bytes()
     one.write_bytes(other.read_bytes())
     os.utime(one, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert read_index(out).outdated(range(7))["changed"] == ["0.bmp"]
     shutil.copy(out, tmp_path / "other")
-    fast = index_photos(Request(str(photos)), encoder, tmp_path / "other", "base", 2, fast=True)
-    assert counts(fast) == (1, 6, 0)  # both begin with other bytes
-    index = made(photos, encoder, out)
-    assert counts(index) == (1, 6, 0)
+    fast = indexed(photos, encoder, tmp_path / "other", fast=True)
+    assert changes(fast) == (1, 6, 0)  # both begin with other bytes
+    index = indexed(photos, encoder, out)
+    assert changes(index) == (1, 6, 0)
     assert index.outdated(range(7)) == {"missing": [], "changed": []}
     places = [list(index.names).index(f"{number}.bmp") for number in range(2)]
     assert np.abs(np.subtract(*index.features[places])).max() < 1e-6
     os.utime(other, ns=(1, 1))  # as a copy has another time
-    assert counts(made(photos, encoder, out)) == (0, 7, 0)
+    assert changes(indexed(photos, encoder, out)) == (0, 7, 0)
     one.write_bytes(content)
-    assert counts(made(photos, encoder, out)) == (1, 6, 0)
+    assert changes(indexed(photos, encoder, out)) == (1, 6, 0)
 
 
-def test_photos_and_what_is_left_out_are_all_files(
+def test_unreadable_photos_are_named_and_all_files_are_counted(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     for name in ("@eaDir/0.png", "__MACOSX/._0.png", "drafts/0.png"):
         photo(photos / name, 9)
-    (photos / "torn.jpg").write_bytes(b"\xff\xd8\xff")
-    os.mkfifo(photos / "pipe.jpg")
-    index = made(photos, encoder, tmp_path / "index", exclude=("drafts",))
-    number = sum(len(names) for _, _, names in os.walk(photos))
-    left_out = sum(index.about["left_out"].values()) + len(index.about["unreadable"])
-    assert len(index.names) + left_out == number
-
-
-def test_unreadable_photos_are_named(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
     (photos / "deep" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
-    index = made(photos, encoder, tmp_path / "index")
+    os.mkfifo(photos / "pipe.jpg")
+    index = indexed(photos, encoder, tmp_path / "index", exclude=("drafts",))
     assert len(index.names) == 5
     assert list(index.about["unreadable"]) == ["deep/torn.jpg"]
     assert "replace or remove it" in index.about["unreadable"]["deep/torn.jpg"]
+    files = sum(len(names) for _, _, names in os.walk(photos))
+    assert files == 5 + 1 + sum(index.about["left_out"].values())
     for path in photos.rglob("*.png"):
         path.unlink()
     with pytest.raises(CompoclipError, match=r"no photo can be read; the first is deep/torn\.jpg"):
-        made(photos, encoder, tmp_path / "other")
+        indexed(photos, encoder, tmp_path / "other")
 
 
 def test_a_stopped_run_leaves_what_it_has_done(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    out, encode, left = tmp_path / "index", ModelEncoder.encode_images, [2]
-
-    def stopped(self: ModelEncoder, images: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return encode(self, images)
-
-    monkeypatch.setattr(ModelEncoder, "encode_images", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        made(photos, encoder, out)
+    out = tmp_path / "index"
+    with stopped_after(2):
+        indexed(photos, encoder, out)
     assert read_index(out).about["left_out"]["not yet encoded"] == 1
-    left[0] = 9
-    assert counts(made(photos, encoder, out)) == (1, 4, 0)
+    assert changes(indexed(photos, encoder, out)) == (1, 4, 0)
 
 
 def test_a_resumed_run_encodes_the_same_photos_together(
@@ -182,12 +164,12 @@ def test_a_resumed_run_encodes_the_same_photos_together(
     monkeypatch.setattr(ModelEncoder, "encode_images", recorded)
     monkeypatch.setattr("compoclip.search.index._SAVE_SECONDS", 0)
     with pytest.raises(KeyboardInterrupt):
-        made(photos, encoder, out)
-    resumed = made(photos, encoder, out)
+        indexed(photos, encoder, out)
+    resumed = indexed(photos, encoder, out)
     assert batches == [(1, 0), (2, 1), (2, 1), (1, 3)]
     batches.clear()
     batches += [(0, 0)] * 2
-    whole = made(photos, encoder, tmp_path / "whole")
+    whole = indexed(photos, encoder, tmp_path / "whole")
     assert [size for size, _ in batches[2:]] == [1, 2, 1]
     assert np.array_equal(resumed.features[:], whole.features[:])
     assert resumed.about["unreadable"] == whole.about["unreadable"]
@@ -196,75 +178,86 @@ def test_a_resumed_run_encodes_the_same_photos_together(
 def test_tables_and_shards_are_indexed_too(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    table = tmp_path / "pairs.csv"
-    table.write_text("image,caption\n1.png,one\n1.png,again\ndeep/er/3.png,three\n")
-    index = made(table, encoder, tmp_path / "index", images=photos)
-    whole = made(photos, encoder, tmp_path / "whole")
+    lines = "image,caption\n1.png,one\n1.png,again\ndeep/er/3.png,three\n"
+    table = write_text(tmp_path / "pairs.csv", lines)
+    index = indexed(table, encoder, tmp_path / "index", images=photos)
+    whole = indexed(photos, encoder, tmp_path / "whole")
     assert list(index.names) == ["1.png", "deep/er/3.png"]
     assert list(read_index(tmp_path / "index").captions) == list(index.captions) == ["one", "three"]
     assert np.abs(index.features - whole.features[[1, 3]]).max() < 1e-6
     assert index.photo(1) == photos / "deep/er/3.png"
     assert index.outdated([0, 1]) == {"missing": [], "changed": []}
-    import tarfile
-
-    with tarfile.open(tmp_path / "0.tar", "w") as tar:
-        for number in (0, 1):
-            tar.add(photos / f"{number}.png", f"{number}.png")
-            (tmp_path / "t").write_text("text")
-            tar.add(tmp_path / "t", f"{number}.txt")
-    shard = made(tmp_path / "0.tar", encoder, tmp_path / "shard")
-    assert np.abs(shard.features - whole.features[:2]).max() < 1e-6
-    assert read_index(tmp_path / "shard").photo(1) == (photos / "1.png").read_bytes()
-    assert counts(made(tmp_path / "0.tar", encoder, tmp_path / "shard")) == (0, 2, 0)
-    assert 'src="data:image/jpeg' in index_page(
-        shard, search(shard, encoder, ["a star"]), tmp_path / "shard"
-    )
+    shard = tmp_path / "0.tar"
+    first, second = ((photos / f"{number}.png").read_bytes() for number in (0, 1))
+    text = b"a star"
+    write_tar(shard, [("0.png", first), ("0.txt", text), ("1.png", second), ("1.txt", text)])
+    out = tmp_path / "shard"
+    index = indexed(shard, encoder, out)
+    assert np.abs(index.features - whole.features[:2]).max() < 1e-6
+    assert read_index(out).photo(1) == second
+    assert changes(indexed(shard, encoder, out)) == (0, 2, 0)
+    page = index_page(index, search(index, encoder, ["a star"]), out)
+    assert 'src="data:image/jpeg' in page
 
 
 def test_an_index_of_another_model_is_made_anew(
     photos: Path, encoder: ModelEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = load_model("bundled")
-    made(photos, ModelEncoder(other), tmp_path / "index")
-    index = read_index(tmp_path / "index")
+    out = tmp_path / "index"
+    indexed(photos, ModelEncoder(load_model("bundled")), out)
     with pytest.raises(CompoclipError, match=r"made with another model .*weights.* --model"):
-        index.require(encoder, tmp_path / "index")
-    assert counts(made(photos, encoder, tmp_path / "index")) == (5, 0, 0)
+        read_index(out).require(encoder, out)
+    assert changes(indexed(photos, encoder, out)) == (5, 0, 0)
     assert "encoded anew" in capsys.readouterr().err
-    read_index(tmp_path / "index").require(encoder, tmp_path / "index")
+    read_index(out).require(encoder, out)
+
+
+NO_INDEX = "is no index of photos; make it"
 
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, place: int = -5) -> None:
     data = bytearray(path.read_bytes())
-    data[-5] ^= 1
+    data[place] ^= 1
     path.write_bytes(data)
 
 
+def flip_in_names(path: Path) -> None:
+    flip(path, path.read_bytes().rindex(b"0.png") - 9)
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("vectors", "spoil", "words"),
     [
-        (cut, "a damaged index.*delete it"),
-        (flip, "checksum differs.*delete it"),
-        (lambda path: path.write_text("{}"), "is no index of photos; make it"),
-        (lambda path: path.write_bytes(b""), "is no index of photos; make it"),
-        (lambda path: shutil.copy(Image.__file__, path), "is no index of photos; make it"),
-        (lambda path: path.unlink(), "no such index; make it with compoclip index"),
+        ("float32", cut, "a damaged index.*delete it"),
+        ("int8", cut, "a damaged index.*delete it"),
+        ("float32", flip, "checksum differs.*delete it"),
+        ("int8", flip_in_names, "a damaged index.*delete it"),
+        ("float32", lambda path: path.write_text("{}"), NO_INDEX),
+        ("float32", lambda path: path.write_bytes(b""), NO_INDEX),
+        ("float32", lambda path: shutil.copy(Image.__file__, path), NO_INDEX),
+        ("float32", lambda path: path.unlink(), "no such index; make it with compoclip index"),
     ],
 )
 def test_what_is_no_index_is_refused(
-    spoil: Callable[[Path], object], words: str, photos: Path, encoder: ModelEncoder, tmp_path: Path
+    vectors: str,
+    spoil: Callable[[Path], object],
+    words: str,
+    photos: Path,
+    encoder: ModelEncoder,
+    tmp_path: Path,
 ) -> None:
-    made(photos, encoder, tmp_path / "index")
-    spoil(tmp_path / "index")
+    out = tmp_path / "index"
+    indexed(photos, encoder, out, vectors=vectors)
+    spoil(out)
     with pytest.raises(CompoclipError, match=words):
-        read_index(tmp_path / "index")
-    if (tmp_path / "index").exists():  # nor is it overwritten: it may be a file of the user's
+        read_index(out)
+    if out.exists():  # nor is it overwritten: it may be a file of the user's
         with pytest.raises(CompoclipError, match=words):
-            made(photos, encoder, tmp_path / "index")
+            indexed(photos, encoder, out)
 
 
 def test_nearly_equal_photos_are_grouped() -> None:
@@ -298,18 +291,17 @@ def test_the_nearest_are_those_of_sorting_everything(
         assert values.tolist() == [every[k] for k in order]
 
 
-def test_a_search_ranks_by_cosine(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
-    index = made(photos, encoder, tmp_path / "index")
+def test_a_search_ranks_by_cosine(index: PhotoIndex, photos: Path, encoder: ModelEncoder) -> None:
     texts = ["a red star", "a blue mug"]
-    found = search(index, encoder, [*texts, photos / "2.png"], top=3)
+    answers = search(index, encoder, [*texts, photos / "2.png"], top=3)
     cosines = encoder.encode_texts(texts) @ index.features.T
-    for answer, row in zip(found, cosines):
+    for answer, row in zip(answers, cosines):
         order = np.argsort(-row)[:3]
         assert [hit.row for hit in answer.hits] == order.tolist()
         assert answer.best == pytest.approx(row.max(), abs=1e-6)
         assert answer.matches
-    assert found[2].hits[0].photo == "2.png"
-    assert found[2].hits[0].score == pytest.approx(1, abs=1e-5)
+    assert answers[2].hits[0].photo == "2.png"
+    assert answers[2].hits[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(UsageError, match="empty"):
         search(index, encoder, [" "])
 
@@ -318,25 +310,25 @@ def test_a_search_ranks_by_cosine(photos: Path, encoder: ModelEncoder, tmp_path:
 
 
 def test_the_threshold_is_the_quantile_of_best_scores(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path
+    index: PhotoIndex, photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    index = made(photos, encoder, tmp_path / "index")
     rows = [(0, "a red star"), (0, "a star"), (3, "a blue mug"), (4, "two boxes"), (2, "a wall")]
-    table = tmp_path / "held.csv"
-    lines = [f"{index.names[row]},{text}\n" for row, text in rows]
-    table.write_text("image,caption\n" + "".join(lines) + "none.png,a cat\n")
-    found = calibrate(index, encoder, Request(str(table), images=photos), 0.3).about["calibration"]
+    captions = [{"image": index.names[row], "caption": text} for row, text in rows]
+    elsewhere = {"image": "none.png", "caption": "a cat"}
+    table = write_csv(tmp_path / "held.csv", *captions, elsewhere)
+    calibrated = calibrate(index, encoder, Request(str(table), images=photos), 0.3)
+    calibration = calibrated.about["calibration"]
     present, absent = [], []
     for row, text in rows:
         cosines = (index.features @ encoder.encode_texts([text])[0]).tolist()
         present.append(max(cosines))
         absent.append(max(value for k, value in enumerate(cosines) if k != row))
     threshold = float(np.quantile(present, 0.3))
-    assert found["threshold"] == pytest.approx(threshold, abs=1e-6)
-    assert (found["captions"], found["left_out"]) == (5, 1)
-    assert found["missed"] == pytest.approx(sum(value < threshold for value in present) / 5)
-    assert found["noticed"] == pytest.approx(sum(value < threshold for value in absent) / 5)
-    table.write_text("image,caption\nnone.png,a cat\n")
+    assert calibration["threshold"] == pytest.approx(threshold, abs=1e-6)
+    assert (calibration["captions"], calibration["left_out"]) == (5, 1)
+    assert calibration["missed"] == pytest.approx(sum(x < threshold for x in present) / 5)
+    assert calibration["noticed"] == pytest.approx(sum(x < threshold for x in absent) / 5)
+    write_csv(table, elsewhere)
     with pytest.raises(CompoclipError, match="none of its photos is in the index"):
         calibrate(index, encoder, Request(str(table), images=photos))
 
@@ -345,15 +337,14 @@ def test_the_threshold_is_the_quantile_of_best_scores(
 
 
 def test_local_order_is_that_of_tokens_and_patches(
-    photos: Path, world: Path, encoder: ModelEncoder, tmp_path: Path
+    index: PhotoIndex, photos: Path, world: Path, encoder: ModelEncoder
 ) -> None:
     loaded = load_model(world / "base")
-    index = made(photos, encoder, tmp_path / "index")
-    (found,) = search(index, encoder, ["a red star"], 5)
-    (photos / found.hits[3].photo).unlink()  # one that cannot be read is left out
-    again = rerank(index, loaded, found, "local")
+    (answer,) = search(index, encoder, ["a red star"], 5)
+    (photos / answer.hits[3].photo).unlink()  # one that cannot be read is left out
+    again = rerank(index, loaded, answer, "local")
     with torch.inference_mode():
-        read = loaded.encoder.encode_texts(loaded.tokenizer([found.query]), tokens=True)
+        read = loaded.encoder.encode_texts(loaded.tokenizer([answer.query]), tokens=True)
         scale = loaded.encoder.logit_scale.exp()
         expected = {
             hit.photo: local_similarity(
@@ -362,30 +353,25 @@ def test_local_order_is_that_of_tokens_and_patches(
                 image_patches(loaded, Image.open(photos / hit.photo).convert("RGB")),
                 scale,
             ).item()
-            for hit in found.hits[:3] + found.hits[4:]
+            for hit in answer.hits[:3] + answer.hits[4:]
         }
-    assert {hit.photo for hit in again.hits} == set(expected)
-    for hit in again.hits:
-        assert hit.score == pytest.approx(expected[hit.photo], abs=1e-4)
-    scores = [hit.score for hit in again.hits]
-    assert scores == sorted(scores, reverse=True)
+    scores = {hit.photo: hit.score for hit in again.hits}
+    assert scores == pytest.approx(expected, abs=1e-4)
+    assert [*scores.values()] == sorted(scores.values(), reverse=True)
 
 
 def test_subgraphs_add_the_mean_of_what_the_text_states(
-    photos: Path, world: Path, encoder: ModelEncoder, tmp_path: Path
+    index: PhotoIndex, world: Path, encoder: ModelEncoder
 ) -> None:
-    index = made(photos, encoder, tmp_path / "index")
-    text = "a red star on a blue mug"
-    (found,) = search(index, encoder, [text], 5)
+    answer, bare = search(index, encoder, ["a red star on a blue mug", "hello"], 5)
     parts = ["red star", "blue mug", "red star on blue mug", "star on mug"]
-    vectors = encoder.encode_texts(parts)
-    again = rerank(index, load_model(world / "base"), found, "subgraphs", weight=2.0)
-    for hit in again.hits:
-        (before,) = (each.score for each in found.hits if each.row == hit.row)
-        mean = sum(float(sum(each * index.features[hit.row])) for each in vectors) / 4
-        assert hit.score == pytest.approx(before + 2 * mean, abs=1e-5)
-    (bare,) = search(index, encoder, ["hello"], 5)
-    assert rerank(index, load_model(world / "base"), bare, "subgraphs") == bare
+    means = (encoder.encode_texts(parts) @ index.features.T).mean(0)
+    loaded = load_model(world / "base")
+    again = rerank(index, loaded, answer, "subgraphs", weight=2.0)
+    assert {hit.row: hit.score for hit in again.hits} == pytest.approx(
+        {hit.row: hit.score + 2 * means[hit.row] for hit in answer.hits}, abs=1e-5
+    )
+    assert rerank(index, loaded, bare, "subgraphs") == bare
 
 
 # --- The commands. ---
@@ -395,24 +381,23 @@ def test_nothing_matches_below_the_threshold(
     photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "photos.index"
-    table = tmp_path / "held.csv"  # paths start from the folder of photos
-    table.write_text("image,caption\n0.png,a red star\n1.png,a mug\n2.png,a mug\n")
+    # Paths start from the folder of photos.
+    table = write_text(tmp_path / "held.csv", "image,caption\n0.png,a star\n1.png,a mug\n")
     make = ["index", str(photos), "--model", str(world / "base"), "--out", str(out)]
     assert main([*make, "--calibrate", str(table)]) == 0
     assert "nothing matches below " in capsys.readouterr().out
     index = read_index(out)
     high = {**index.about, "calibration": {**index.about["calibration"], "threshold": 1.5}}
     replace(index, about=high).save(out)
-    assert main([*make]) == 0  # what has not changed stays calibrated
+    assert main(make) == 0  # what has not changed stays calibrated
     capsys.readouterr()
     assert main(["search", str(out), "a mug"]) == 0
-    assert (
-        capsys.readouterr().out.splitlines()[-1].startswith("nothing matches: the best cosine is ")
-    )
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("nothing matches: the best cosine is ")
     assert main(["search", str(out), "a mug", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["matches"] is False
     photo(photos / "new.png", 20)
-    assert main([*make]) == 0
+    assert main(make) == 0
     assert read_index(out).about["calibration"] is None
 
 
@@ -466,13 +451,24 @@ def test_moved_and_changed_photos_are_noticed(
     assert "1 of 5 photos have changed since" in said  # the bytes of a copy tell it too
 
 
+INDEX = ["index", "full", "--model=bundled"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["search", "no.index"], "no such index"),
-        (["search", "no.index", "a mug", "--top", "0"], "between 1 and 1000"),
+        (["search", "no.index", "a mug", "--top=0"], "between 1 and 1000"),
         (["index", "empty", "--model=bundled", "--out=i", "--duplicates=2"], "between -1 and 1"),
-        (["index", "full", "--model=bundled", "--out=i", "--split=x"], "take no --split"),
+        ([*INDEX, "--out=i", "--split=x"], "take no --split"),
+        ([*INDEX, "--to=lancedb", "--out=file"], "is the file of an index; leave --to out"),
+        ([*INDEX, "--to=lancedb", "--out=full"], "already exists; choose another place"),
+        ([*INDEX, "--out=full"], "full: is a folder; name a file to write"),
+        ([*INDEX, "--to=file", "--out=table"], "is the folder of an index; leave --to out"),
+        (
+            [*INDEX, "--to=lancedb", "--vectors=int8", "--out=i"],
+            "holds float32 vectors; leave --vectors",
+        ),
     ],
 )
 def test_wrong_requests_end_in_one_line(
@@ -483,9 +479,10 @@ def test_wrong_requests_end_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
     photo(Path("full/a.png"), 0)
+    Path("empty").mkdir()
+    Path("file").touch()
+    write_text(Path("table", ABOUT), "{}")
     assert main([*words, "--device=cpu"]) in (1, 2)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert message in last
+    assert message in capsys.readouterr().err.splitlines()[-1]
     assert not Path("i").exists()

@@ -18,7 +18,7 @@ from compoclip.models import load_model
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.search import MODES, index_page, negation_mode, search, split_negation
 from compoclip.search.query import language_note
-from search_photos import made, write_photos
+from search_photos import indexed, write_photos
 
 CAPTIONS = Path(__file__).parents[1] / "scripts" / "captions_of_ten_languages.yaml"
 QUERY = "a mug without a star or a box"
@@ -157,7 +157,7 @@ def optimized_by_loops(
 def test_every_mode_ranks_as_plain_loops_do(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    index = made(photos, encoder, tmp_path / "index")
+    index = indexed(photos, encoder, tmp_path / "index")
     texts = [QUERY, "a mug", "a star", "a box"]
     whole, wanted, *denied = encoder.encode_texts(texts).astype(float).tolist()
     expected = {
@@ -189,7 +189,7 @@ def test_steering_moves_along_one_direction(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     """At weight 1 only the direction is left, the same for every query; at 0.5 half of it."""
-    index = made(photos, encoder, tmp_path / "index")
+    index = indexed(photos, encoder, tmp_path / "index")
     other = "a star without a mug"
     ends = [
         {hit.row: hit.score for hit in found.hits}
@@ -312,7 +312,7 @@ def test_the_note_is_printed_and_on_the_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "index"
-    index = made(photos, encoder, path)
+    index = indexed(photos, encoder, path)
     text = "собака бежит по улице"
     ask = ["search", str(path), text, "a mug", "--model", str(world / "base")]
     assert main(ask) == 0

@@ -15,16 +15,15 @@ import pytest
 
 from compoclip import errors
 from compoclip.cli.main import main
-from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Quantised, nearest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
-from compoclip.search import PhotoIndex, duplicates, index_photos, read_index, search
+from compoclip.search import PhotoIndex, duplicates, read_index, search
 from compoclip.search.index import _FIELDS, FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
-from search_photos import made, photo, write_photos
+from search_photos import changes, indexed, photo, stopped_after, write_photos
 
 needs_lancedb = pytest.mark.skipif(find_spec("lancedb") is None, reason="LanceDB is not installed")
 QUERIES = ["a red star", "a blue mug", "a street without cars"]
@@ -38,15 +37,6 @@ def encoder(world: Path) -> ModelEncoder:
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     return write_photos(tmp_path / "photos")
-
-
-def stored(photos: Path, encoder: ModelEncoder, out: Path, **storage: Any) -> PhotoIndex:
-    return index_photos(Request(str(photos)), encoder, out, "base", 2, **storage)
-
-
-def counts(index: PhotoIndex) -> tuple[int, int, int]:
-    changes = index.about["changes"]
-    return changes["encoded"], changes["unchanged"], changes["removed"]
 
 
 def hits(index: PhotoIndex, encoder: ModelEncoder, top: int = 10) -> list[list[tuple[str, float]]]:
@@ -98,8 +88,8 @@ def test_the_nearest_codes_are_those_of_sorting_everything(queries: int, top: in
 def test_an_index_of_eight_bits_is_continued_as_one(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    floats = made(photos, encoder, tmp_path / "floats")
-    index = stored(photos, encoder, tmp_path / "index", vectors="int8")
+    floats = indexed(photos, encoder, tmp_path / "floats")
+    index = indexed(photos, encoder, tmp_path / "index", vectors="int8")
     read = read_index(tmp_path / "index")
     assert (index.vectors, read.vectors, floats.vectors) == ("int8", "int8", "float32")
     assert np.array_equal(read.features[:], index.features[:])
@@ -108,28 +98,15 @@ def test_an_index_of_eight_bits_is_continued_as_one(
     assert hits(read, encoder) == hits(index, encoder)
     (photos / "2.png").unlink()
     photo(photos / "a.png", 78)
-    again = stored(photos, encoder, tmp_path / "index")
-    assert (again.vectors, counts(again)) == ("int8", (1, 4, 1))
-    fresh = stored(photos, encoder, tmp_path / "fresh", vectors="int8")
+    again = indexed(photos, encoder, tmp_path / "index")
+    assert (again.vectors, changes(again)) == ("int8", (1, 4, 1))
+    fresh = indexed(photos, encoder, tmp_path / "fresh", vectors="int8")
     assert np.abs(again.features[:] - fresh.features[:]).max() < 0.02  # a code may differ by one
     assert np.array_equal(again.features[[0, 1]], index.features[[0, 1]])
     assert duplicates(again, 1.1) == []
     for out, vectors in (("index", "float32"), ("floats", "int8")):
         with pytest.raises(UsageError, match=f"vectors, not {vectors}; leave --vectors out"):
-            stored(photos, encoder, tmp_path / out, vectors=vectors)
-
-
-def test_a_damaged_index_of_eight_bits_is_refused(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path
-) -> None:
-    path = tmp_path / "index"
-    stored(photos, encoder, path, vectors="int8")
-    whole = path.read_bytes()
-    at = whole.rindex(b"0.png") - 9  # within the features or texts behind the header
-    for data in (whole[:-9], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
-        path.write_bytes(data)
-        with pytest.raises(CompoclipError, match=r"a damaged index.*delete it"):
-            read_index(path)
+            indexed(photos, encoder, tmp_path / out, vectors=vectors)
 
 
 def test_an_index_whose_record_lacks_a_field_is_damaged(tmp_path: Path) -> None:
@@ -179,9 +156,9 @@ def test_a_table_gives_the_results_of_a_file(
 ) -> None:
     for number in range(20, 60):
         photo(photos / "more" / f"it's {number}.png", number)
-    plain = made(photos, encoder, tmp_path / "plain")
-    made_table = stored(photos, encoder, tmp_path / "table", to="lancedb")
-    for index in (made_table, read_index(tmp_path / "table")):
+    plain = indexed(photos, encoder, tmp_path / "plain")
+    table = indexed(photos, encoder, tmp_path / "table", to="lancedb")
+    for index in (table, read_index(tmp_path / "table")):
         assert (index.storage, plain.storage) == ("lancedb", "file")
         assert (list(index.names), list(index.stamps)) == (list(plain.names), list(plain.stamps))
         assert np.array_equal(index.features[:], plain.features[:])
@@ -202,46 +179,36 @@ def test_a_table_gives_the_results_of_a_file(
 @needs_lancedb
 def test_a_table_is_brought_up_to_date(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
     out = tmp_path / "table"
-    before = stored(photos, encoder, out, to="lancedb")
-    assert counts(before) == (5, 0, 0)
-    assert counts(stored(photos, encoder, out)) == (0, 5, 0)
+    before = indexed(photos, encoder, out, to="lancedb")
+    assert changes(before) == (5, 0, 0)
+    assert changes(indexed(photos, encoder, out)) == (0, 5, 0)
     photo(photos / "1.png", 77)
     (photos / "2.png").unlink()
     photo(photos / "a.png", 78)
     (photos / "0.png").touch()  # another time, the same bytes
-    index = stored(photos, encoder, out)
-    plain = made(photos, encoder, tmp_path / "plain")
-    assert counts(index) == (2, 3, 1)
+    index = indexed(photos, encoder, out)
+    plain = indexed(photos, encoder, tmp_path / "plain")
+    assert changes(index) == (2, 3, 1)
     assert (list(index.names), list(index.stamps)) == (list(plain.names), list(plain.stamps))
     assert np.abs(index.features[:] - plain.features[:]).max() < 1e-6
-    assert counts(index_photos(Request(str(photos)), encoder, out, "base", fast=True)) == (0, 5, 0)
+    assert changes(indexed(photos, encoder, out, fast=True)) == (0, 5, 0)
     assert len(before.names) == 5  # one that is open stays what it was
     assert hits(before, encoder)[0]
     other = ModelEncoder(load_model("bundled"))
     with pytest.raises(CompoclipError, match="made with another model"):
         index.require(other, out)
-    assert counts(stored(photos, other, out)) == (5, 0, 0)
+    assert changes(indexed(photos, other, out)) == (5, 0, 0)
     read_index(out).require(other, out)
 
 
 @needs_lancedb
 def test_a_stopped_run_leaves_a_table_of_what_it_has_done(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    encode, left = ModelEncoder.encode_images, [2]
-
-    def stopped(self: ModelEncoder, images: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return encode(self, images)
-
-    monkeypatch.setattr(ModelEncoder, "encode_images", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        stored(photos, encoder, tmp_path / "table", to="lancedb")
+    with stopped_after(2):
+        indexed(photos, encoder, tmp_path / "table", to="lancedb")
     assert read_index(tmp_path / "table").about["left_out"]["not yet encoded"] == 1
-    left[0] = 9
-    assert counts(stored(photos, encoder, tmp_path / "table")) == (1, 4, 0)
+    assert changes(indexed(photos, encoder, tmp_path / "table")) == (1, 4, 0)
 
 
 @needs_lancedb
@@ -251,10 +218,9 @@ def test_the_captions_of_a_table_follow_the_data(
     data = tmp_path / "pairs.csv"
     for caption in ("one", "a 'new' one"):
         data.write_text(f"image,caption\n1.png,{caption}\ndeep/er/3.png,three\n")
-        request = Request(str(data), images=photos)
-        index = index_photos(request, encoder, tmp_path / "table", "base", to="lancedb")
+        index = indexed(data, encoder, tmp_path / "table", images=photos, to="lancedb")
         assert list(index.captions) == [caption, "three"]
-    assert counts(index) == (0, 2, 0)
+    assert changes(index) == (0, 2, 0)
 
 
 @needs_lancedb
@@ -273,6 +239,9 @@ def test_the_commands_work_on_a_table(
     assert (tmp_path / "p.html").read_text().count('src="data:image/jpeg;base64,') == 5
 
 
+VERSIONS = "photos.lance/_versions"
+
+
 def cut_files(folder: Path) -> None:
     for file in folder.rglob("*.lance"):
         if file.is_file():
@@ -287,10 +256,7 @@ def cut_files(folder: Path) -> None:
         (lambda folder: (folder / ABOUT).write_text("[]"), "expected a JSON object.*delete"),
         (lambda folder: (folder / ABOUT).write_text("{}"), "a damaged index; delete it"),
         (lambda folder: shutil.rmtree(folder / "photos.lance"), "a damaged index.*delete it"),
-        (
-            lambda folder: shutil.rmtree(folder / "photos.lance/_versions"),
-            "a damaged index.*delete",
-        ),
+        (lambda folder: shutil.rmtree(folder / VERSIONS), "a damaged index.*delete it"),
         (cut_files, "a damaged index.*delete it"),
         (lambda folder: (folder / ABOUT).unlink(), "is a folder; to search photos in it"),
     ],
@@ -298,42 +264,11 @@ def cut_files(folder: Path) -> None:
 def test_a_damaged_table_is_refused(
     spoil: Callable[[Path], object], words: str, photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
-    stored(photos, encoder, tmp_path / "table", to="lancedb")
+    indexed(photos, encoder, tmp_path / "table", to="lancedb")
     spoil(tmp_path / "table")
     with pytest.raises(CompoclipError, match=words) as caught:
         read_index(tmp_path / "table")
     assert "\n" not in str(caught.value)
-
-
-# --- Options that do not fit. ---
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--to=lancedb", "--out=file"], "is the file of an index; leave --to out"),
-        (["--to=lancedb", "--out=full"], "already exists; choose another place"),
-        (["--out=full"], "full: is a folder; name a file to write"),
-        (["--to=file", "--out=table"], "is the folder of an index; leave --to out"),
-        (["--to=lancedb", "--vectors=int8", "--out=i"], "holds float32 vectors; leave --vectors"),
-    ],
-)
-def test_storage_that_does_not_fit_ends_in_one_line(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    photo(Path("full/a.png"), 0)
-    Path("file").write_text("")
-    Path("table").mkdir()
-    Path("table", ABOUT).write_text("{}")
-    assert main(["index", "full", "--model=bundled", "--device=cpu", *words]) in (1, 2)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert message in last
-    assert not Path("i").exists()
 
 
 def test_a_table_without_lancedb_names_the_extra(
@@ -344,7 +279,7 @@ def test_a_table_without_lancedb_names_the_extra(
 
     monkeypatch.setattr(errors.importlib, "import_module", missing)
     with pytest.raises(CompoclipError, match="--to lancedb needs lancedb: pip install"):
-        stored(photos, encoder, tmp_path / "table", to="lancedb")
+        indexed(photos, encoder, tmp_path / "table", to="lancedb")
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / ABOUT).write_text("{}")
     with pytest.raises(CompoclipError, match="table needs lancedb: pip install"):

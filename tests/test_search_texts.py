@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import load_file, save_file
@@ -24,7 +25,6 @@ from compoclip.benchmarks.case import Retrieval
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.clip_text import clip_byte_pairs
 from compoclip.cli.main import main
-from compoclip.data.vectors import nearest
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.architecture import build_model
@@ -36,11 +36,13 @@ from compoclip.search import PhotoIndex, read_index
 from compoclip.search.nearest import _changed_words, _kind
 from compoclip.search.query import text_encoder
 from models_thin import config, only_known
-from search_photos import made, write_photos
+from search_photos import indexed, write_photos
 from train_helpers import new_model, write_data
 
+TEXT = "text_projection"
+IMAGES = "visual.conv1.weight"
 CLIPS = {"vocab_size": 49408}  # of CLIP's own tokenizer
-VIT_B_32 = {"width": 512, "heads": 8, "layers": 2, "context_length": 77}
+WIDE = {"width": 256, "heads": 4, "layers": 2, "context_length": 77}
 TEXTS = [
     *("", "a", "!?", "a red star left of a blue mug", "x<end_of_text>y", "cats &amp; dogs"),
     *("собака бежит по улице", "ein Hund läuft", "一只狗跑过街道", "emoji 🐶🐶 dog"),
@@ -75,10 +77,22 @@ def difference_of(loaded: LoadedModel) -> Callable[[list[str]], float]:
     return difference
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, photos and their index, which tests only read."""
+    folder = tmp_path_factory.mktemp("search")
+    loaded = saved(config(text=CLIPS), folder / "model")
+    indexed(write_photos(folder / "photos"), ModelEncoder(loaded), folder / "a.index")
+    index = read_index(folder / "a.index")
+    about = {**index.about, "model": str(folder / "model")}
+    replace(index, about=about).save(folder / "a.index")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("cfg", "dtype"),
     [
-        (config(text={**CLIPS, **VIT_B_32}, quick_gelu=True), "float16"),
+        (config(text={**CLIPS, **WIDE}, quick_gelu=True), "float16"),
         (config(text={**CLIPS, "heads": 2}), "float32"),
         (config(text={**CLIPS, "context_length": 9}, custom_text=True), "float32"),
     ],
@@ -92,6 +106,7 @@ def test_numpy_has_the_features_of_torch(cfg: dict[str, Any], dtype: str, tmp_pa
 def test_any_text_has_the_features_of_torch() -> None:
     difference = difference_of(load_model("bundled"))
 
+    @settings(max_examples=40)
     @given(st.lists(st.text(max_size=30) | st.text("aAé'’st&;<>_01.! \t"), min_size=1, max_size=4))
     def check(texts: list[str]) -> None:
         assert difference(texts) < 1e-6
@@ -162,20 +177,15 @@ def pickled(folder: Path) -> None:
         (pickled, False),
         (rewritten(lambda state: state.update({k: v.half() for k, v in state.items()})), True),
         (rewritten(lambda state: state.update({k: v.bfloat16() for k, v in state.items()})), False),
-        (
-            rewritten(
-                lambda state: state.update(text_projection=state["text_projection"].double())
-            ),
-            False,
-        ),
+        (rewritten(lambda state: state.update({TEXT: state[TEXT].double()})), False),
     ],
 )
 def test_weights_that_numpy_reads(
-    change: Callable[[Path], None], plain: bool, tmp_path: Path
+    change: Callable[[Path], None], plain: bool, folder: Path, tmp_path: Path
 ) -> None:
-    saved(config(text=CLIPS), tmp_path / "model")
-    change(tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    change(model)
+    loaded = load_model(model)
     assert (PlainTower.of(loaded) is not None) == plain
     assert (ModelEncoder(loaded).text_tower() is not None) == plain
 
@@ -192,11 +202,10 @@ def test_tokenizers_that_need_no_torch(
 
 
 def test_files_of_weights_are_read_where_they_hold_one_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cfg = config(text=CLIPS)
-    state = saved(cfg, tmp_path / "model").encoder.model.state_dict()
-    only_known(monkeypatch, {"Thin": cfg})
+    state = load_file(folder / "model" / "open_clip_model.safetensors")
+    only_known(monkeypatch, {"Thin": config(text=CLIPS)})
     for prefix in ("", "module.", "ema."):
         named = {f"{prefix}{name}": value for name, value in state.items()}
         save_file(named, tmp_path / f"{prefix or 'plain.'}safetensors")
@@ -213,8 +222,8 @@ def test_files_of_weights_are_read_where_they_hold_one_model(
     assert difference_of(load_model("Thin:tag"))(TEXTS[:4]) < 1e-6
 
 
-def test_weights_in_memory_are_not_those_on_the_disk(tmp_path: Path) -> None:
-    loaded = saved(config(text=CLIPS), tmp_path / "model")
+def test_weights_in_memory_are_not_those_on_the_disk(folder: Path) -> None:
+    loaded = load_model(folder / "model")
     assert ModelEncoder(loaded).text_tower() is not None
     loaded.encoder.model.visual.conv1.weight.data += 1
     assert ModelEncoder(loaded).text_tower() is None
@@ -245,18 +254,6 @@ def test_malformed_weights_end_in_one_line(content: bytes, tmp_path: Path) -> No
 
 
 # --- Which searches take the whole model. ---
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, photos and their index, which tests only read."""
-    folder = tmp_path_factory.mktemp("search")
-    loaded = saved(config(text=CLIPS), folder / "model")
-    made(write_photos(folder / "photos"), ModelEncoder(loaded), folder / "a.index")
-    index = read_index(folder / "a.index")
-    about = {**index.about, "model": str(folder / "model")}
-    replace(index, about=about).save(folder / "a.index")
-    return folder
 
 
 @pytest.fixture
@@ -295,18 +292,16 @@ def test_an_index_without_a_text_tower_takes_the_model(index: PhotoIndex) -> Non
     assert named is not None
 
 
-@pytest.mark.parametrize("words", [["a mug"], ["a mug without a star", "собака бежит", "a dog"]])
 def test_answers_are_those_of_the_whole_model(
-    words: list[str],
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answers = []
+    page, answers = tmp_path / "page.html", []
+    words = ["search", str(folder / "a.index"), "a mug", "a mug without a star", "собака бежит"]
     for _ in range(2):
-        page = tmp_path / "page.html"
-        assert main(["search", str(folder / "a.index"), *words, "--page", str(page)]) == 0
+        assert main([*words, "--page", str(page)]) == 0
         answers.append((*capsys.readouterr(), page.read_text()))
         monkeypatch.setattr("compoclip.search.query.text_encoder", lambda *_: None)
     assert answers[0] == answers[1]
@@ -316,33 +311,27 @@ def test_answers_are_those_of_the_whole_model(
 def test_changed_files_of_the_model_are_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded = saved(config(text=CLIPS), tmp_path / "model")
+    model = shutil.copytree(folder / "model", tmp_path / "model")
     out = tmp_path / "b.index"
-    words = ["index", str(folder / "photos"), "--model", str(tmp_path / "model"), "--out", str(out)]
-    assert main(words) == 0
+    assert main(["index", str(folder / "photos"), f"--model={model}", f"--out={out}"]) == 0
     assert text_encoder(read_index(out), ["a mug"]) is not None
-    state = loaded.encoder.model.state_dict()
-    state["visual.conv1.weight"] += 1
-    file = tmp_path / "model" / "open_clip_model.safetensors"
-    save_file(state, file)
-    (tmp_path / "model" / "compoclip.json").unlink()
+    rewritten(lambda state: state.update({IMAGES: state[IMAGES] + 1}))(model)
     capsys.readouterr()
     assert main(["search", str(out), "a mug"]) == 1
     assert "made with another model" in capsys.readouterr().err
+    file = model / "open_clip_model.safetensors"
     file.write_bytes(file.read_bytes()[:-9])
     assert main(["search", str(out), "a mug"]) == 1
     assert "damaged or cut short" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_search_by_text_imports_no_torch(
-    options: list[str], folder: Path, tmp_path: Path
-) -> None:
-    queries = ["a mug", "a mug without a star", "--page", str(tmp_path / "page.html"), *options]
+def test_a_search_by_text_imports_no_torch(folder: Path, tmp_path: Path) -> None:
+    words = ["search", str(folder / "a.index"), "a mug", "a mug without a star"]
+    words += ["--page", str(tmp_path / "page.html")]
     code = (
         "import sys\n"
         "from compoclip.cli.main import main\n"
-        f"assert main(['search', *{[str(folder / 'a.index'), *queries]!r}]) == 0\n"
+        f"assert main({words!r}) == main([*{words!r}, '--json']) == 0\n"
         "heavy = ('torch', 'torchvision', 'open_clip', 'timm', 'pyarrow')\n"
         "print(*(name for name in heavy if name in sys.modules), file=sys.stderr)"
     )
@@ -374,26 +363,17 @@ def test_changed_words(one: str, other: str, words: int) -> None:
     assert _changed_words(one, other) == words
 
 
-def test_a_caption_is_own_near_or_other() -> None:
-    own = ("a dog on a mat", "the dog lies down")
-    assert _kind("the dog lies down", own) == "own"
-    assert _kind("the cat lies down", own) == "near copy"
-    assert _kind("two people ride a train", own) == "other"
-    assert _kind("a dog", ()) == "other"
-
-
-def test_the_best_are_those_of_a_plain_sort() -> None:
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((300, 4)).astype(np.float32)
-    texts = np.round(rng.standard_normal((40, 4))).astype(np.float32)
-    texts[7] = texts[3]  # equal scores rank in the order of the data
-    best, scores = nearest(texts, images, 5)
-    for row in range(300):
-        cosines = [float(images[row] @ text) for text in texts]
-        order = sorted(range(40), key=lambda k: -cosines[k])[:5]
-        assert scores[row] == pytest.approx([cosines[k] for k in order], abs=1e-5)
-        ranks = {int(text): rank for rank, text in enumerate(best[row])}
-        assert 7 not in ranks or ranks[3] == ranks[7] - 1
+@pytest.mark.parametrize(
+    ("caption", "captions", "kind"),
+    [
+        ("the dog lies down", ("a dog on a mat", "the dog lies down"), "own"),
+        ("the cat lies down", ("a dog on a mat", "the dog lies down"), "near copy"),
+        ("two people ride a train", ("a dog on a mat", "the dog lies down"), "other"),
+        ("a dog", (), "other"),
+    ],
+)
+def test_a_caption_is_own_near_or_other(caption: str, captions: tuple[str, ...], kind: str) -> None:
+    assert _kind(caption, captions) == kind
 
 
 @pytest.fixture(scope="module")
