@@ -17,6 +17,10 @@ from compoclip.cli.main import main
 from compoclip.errors import RunInterruptedError
 from compoclip.interrupts import Ending, StopRequests, TerminatedError, signal_of
 
+KINDS = pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)]
+)
+
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
@@ -24,19 +28,17 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
     fresh = Ending()
     monkeypatch.setattr(interrupts, "ENDING", fresh)
     monkeypatch.setattr("compoclip.cli.main.ENDING", fresh)
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     fresh.install()
     yield fresh
-    for each, handler in before.items():
-        signal.signal(each, handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)]
-)
+@KINDS
 def test_the_first_signal_interrupts_and_later_ones_do_not(
     ending: Ending, number: int, kind: type[KeyboardInterrupt]
 ) -> None:
@@ -64,9 +66,7 @@ def test_an_interrupt_that_a_library_swallows_still_counts(
     assert capsys.readouterr().err == "compoclip list: interrupted\n"
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)]
-)
+@KINDS
 def test_an_interrupt_that_python_forgets_comes_again(
     ending: Ending, number: int, kind: type[KeyboardInterrupt], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +97,7 @@ def test_other_exceptions_that_python_forgets_are_shown(
     shown: list[object] = []
     monkeypatch.setattr(ending, "_hook", lambda what: shown.append(what.exc_value))
     Finalised()
-    assert [str(each) for each in shown] == ["of a finaliser"]
+    assert [str(error) for error in shown] == ["of a finaliser"]
     assert ending.got == 0
 
 
@@ -124,13 +124,13 @@ def test_a_run_is_asked_once_and_interrupted_by_a_second_ctrl_c(ending: Ending) 
 
 
 def test_threads_leave_signals_to_the_main_one(ending: Ending) -> None:
-    found: list[dict[int, object]] = []
+    replaced: list[dict[int, object]] = []
 
     def enter() -> None:
-        with StopRequests() as asked:
-            found.append(dict(asked._before))
+        with StopRequests() as requests:
+            replaced.append(dict(requests._before))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert found == [{}]
+    assert replaced == [{}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -79,16 +80,19 @@ def test_a_fragment_at_the_token_limit_is_no_text() -> None:
     assert texts_of('["a red cup", "a bl', cut_off=True) == ["a red cup"]
 
 
-def test_every_task_reads_well() -> None:
+@pytest.mark.parametrize("name", task_names())
+def test_every_task_reads_well(name: str) -> None:
+    task = load_task(name)
+    (message,) = task.messages("a red cup and a pot")
+    assert message["content"].endswith("Sentence: a red cup and a pot\nAnswer:")
+    assert task.source
+    assert len(task.hash) == 16
+    for one, other in task.examples:  # what the prompt shows passes its own rules
+        assert judge_answers(task, one, [(other, False)]).accepted == (other,)
+
+
+def test_tasks_differ_and_ask_where_they_apply() -> None:
     assert len(task_names()) == len({load_task(name).hash for name in task_names()}) == 8
-    for name in task_names():
-        task = load_task(name)
-        (message,) = task.messages("a red cup and a pot")
-        assert message["content"].endswith("Sentence: a red cup and a pot\nAnswer:")
-        assert task.source
-        assert len(task.hash) == 16
-        for one, other in task.examples:  # what the prompt shows passes its own rules
-            assert judge_answers(task, one, [(other, False)]).accepted == (other,)
     swap = load_task("positives-swap")
     assert len(swap.examples) == 5
     assert swap.asks("a cat and a dog")
@@ -148,58 +152,54 @@ def test_every_task_reads_well() -> None:
     ],
 )  # fmt: skip
 def test_judgement(task: str, caption: str, answer: str, reason: str | None) -> None:
-    found = judge_answers(load_task(task), caption, [(answer, False)])
+    judged = judge_answers(load_task(task), caption, [(answer, False)])
     if reason is None:
-        assert found.accepted == (answer,)
-        assert found.rejected == ()
+        assert judged == rules.Judged((answer,), ())
     else:
-        assert found.accepted == ()
-        assert [why for _, why in found.rejected] == [reason]
+        assert judged.accepted == ()
+        assert [why for _, why in judged.rejected] == [reason]
 
 
 def test_several_answers_add_up_to_the_most_and_repeat_nothing() -> None:
     task = load_task("negatives")
     answers = [("a blue cup\nA blue cup\na red cup", False), ("a green cup\na pink cup", False)]
-    found = judge_answers(task, "a red cup", answers)
-    assert found.accepted == ("a blue cup", "a green cup", "a pink cup")
-    assert found.rejected == (("A blue cup", rules.REPEATED), ("a red cup", SAME_TOKENS))
+    judged = judge_answers(task, "a red cup", answers)
+    assert judged.accepted == ("a blue cup", "a green cup", "a pink cup")
+    assert judged.rejected == (("A blue cup", rules.REPEATED), ("a red cup", SAME_TOKENS))
     assert judge_answers(task, "a red cup", [("a blue c", True)]).rejected[0][1] == "too-long"
-    one = judge_answers(
-        load_task("positives-replace"), "a red cup", [("a crimson cup\nThat was it", False)]
-    )
-    assert one == rules.Judged(("a crimson cup",), ())
-    sorry = "I am sorry, a sign says"
-    assert judge_answers(
-        task, f"{sorry} stop", [(f"{sorry} go", False)]
-    ).accepted  # so does the caption
+    one = load_task("positives-replace")
+    judged = judge_answers(one, "a red cup", [("a crimson cup\nThat was it", False)])
+    assert judged == rules.Judged(("a crimson cup",), ())
+
+
+def test_an_apology_in_the_caption_is_no_refusal() -> None:
+    answers = [("I am sorry, a sign says go", False)]
+    assert judge_answers(load_task("negatives"), "I am sorry, a sign says stop", answers).accepted
 
 
 def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: Path) -> None:
     """Texts made by rule are judged as what they are (the reverse would count as a positive)."""
     captions = [row["title"].strip() for row in negclip(shared_data)[:80]]
-    taken: dict[str, list[bool]] = {}
+    taken: dict[str, list[bool]] = defaultdict(list)
     for number, caption in enumerate(map(parse, captions)):
         for name in ("replace", "negclip", "synonym", "and-swap"):
             rewrite = get_rewrite(name)
-            made = rewrite(caption, rng_for(0, str(number), 0, name))
-            if not isinstance(made, Rewritten):
+            rewritten = rewrite(caption, rng_for(0, str(number), 0, name))
+            if not isinstance(rewritten, Rewritten):
                 continue
-            text = parse(made.text)
-            own, other = positive_objection, negative_objection
-            if not rewrite.keeps_meaning:
-                own, other = other, own
-            taken.setdefault(name, []).append(own(caption, text) is None)
-            taken.setdefault(f"{name} reversed", []).append(other(caption, text) is None)
-            if rewrite.keeps_meaning:
-                taken.setdefault("paraphrase", []).append(
-                    paraphrase_objection(caption, text) is None
-                )
+            text = parse(rewritten.text)
+            positive = positive_objection(caption, text) is None
+            negative = negative_objection(caption, text) is None
+            keeps = rewrite.keeps_meaning
+            taken[name].append(positive if keeps else negative)
+            taken[f"{name} reversed"].append(negative if keeps else positive)
+            if keeps:
+                taken["paraphrase"].append(paraphrase_objection(caption, text) is None)
     shares = {name: sum(values) / len(values) for name, values in taken.items()}
     assert min(shares[name] for name in ("replace", "negclip", "synonym")) > 0.97
     assert shares["paraphrase"] > 0.95
     assert shares["and-swap"] > 0.8
-    for name in ("replace", "negclip", "synonym"):
-        assert shares[f"{name} reversed"] < 0.1
+    assert max(shares[f"{name} reversed"] for name in ("replace", "negclip", "synonym")) < 0.1
 
 
 # --- Servers and models that answer: what is tried again, what stops. ---
@@ -355,20 +355,20 @@ def test_a_refused_question_is_final_once_the_server_has_answered(serve: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "message"),
-    [(401, "--key-env"), (404, "has the model 'm'"), (307, "has moved to http://other/v1")],
+    ("status", "location", "message"),
+    [
+        (401, "", "--key-env"),
+        (404, "", "has the model 'm'"),
+        (307, "http://other/v1", "has moved to http://other/v1"),
+        (302, "http://[::1", "has moved to "),
+        (302, "ftp://x", "has moved to "),
+        (302, "http://h:99999999/", "has moved to "),
+        (302, "\x1b[31m", "has moved to "),
+    ],
 )
-def test_what_stops_at_once(status: int, message: str, serve: Any) -> None:
-    url, seen = serve(lambda handler, n: reply(handler, status, "", Location="http://other/v1"))
-    with pytest.raises(CompoclipError, match=message):
-        server_at(url).ask(MESSAGES, SAMPLING)
-    assert len(seen) == 1
-
-
-@pytest.mark.parametrize("to", ["http://[::1", "ftp://x", "http://h:99999999/", "\x1b[31m"])
-def test_a_server_that_has_moved_to_nowhere(to: str, serve: Any) -> None:
-    url, seen = serve(lambda handler, n: reply(handler, 302, "", Location=to))
-    with pytest.raises(CompoclipError, match="has moved to ") as raised:
+def test_what_stops_at_once(status: int, location: str, message: str, serve: Any) -> None:
+    url, seen = serve(lambda handler, n: reply(handler, status, "", Location=location))
+    with pytest.raises(CompoclipError, match=message) as raised:
         server_at(url).ask(MESSAGES, SAMPLING)
     assert str(raised.value).isprintable()
     assert len(seen) == 1
