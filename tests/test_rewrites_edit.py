@@ -197,13 +197,16 @@ CAPTIONS = [
 @pytest.mark.parametrize("name", NAMES)
 def test_sample_epoch_and_name_fix_the_draw(name: str) -> None:
     rewrite = get_rewrite(name)
-    parsed = [parse(text) for text in CAPTIONS]
-    forth = [rewrite(c, rng_for(1, str(i), 0, name)) for i, c in enumerate(parsed)]
-    back = [rewrite(parsed[i], rng_for(1, str(i), 0, name)) for i in reversed(range(len(parsed)))]
+    captions = [parse(text) for text in CAPTIONS]
+    forth = [rewrite(c, rng_for(1, str(i), 0, name)) for i, c in enumerate(captions)]
+    for other in ("crepe-swap", "negclip", "replace", "tsvlc-rb", "synonym"):
+        for caption in captions:
+            get_rewrite(other)(caption, rng_for(5, "y", 0, other))
+    back = [rewrite(captions[i], rng_for(1, str(i), 0, name)) for i in reversed(range(len(forth)))]
     assert forth == back[::-1]
     if facts_of(name).get("drawn", True):
-        drawn = {rewrite(c, rng_for(1, "0", epoch, name)) for epoch in range(20) for c in parsed}
-        assert len(drawn) > len(parsed)
+        drawn = {rewrite(c, rng_for(1, "0", epoch, name)) for epoch in range(20) for c in captions}
+        assert len(drawn) > len(captions)
 
 
 def test_all_orders_of_three_nouns() -> None:

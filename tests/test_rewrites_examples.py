@@ -14,8 +14,6 @@ from rewrite_facts import results, rows
 REFUSED = rows("""
 count | empty-caption |
 count | no-count | 2
-count | no-count | two
-count | no-count | 10 10 10
 count | no-count | three three
 count | no-count | a dog on a beach
 count | no-count | one dog on a beach
@@ -34,18 +32,8 @@ count | fixed-count | a cake that is five days old
 count | fixed-count | a man with two hands on a wheel
 count | fixed-count | a bike on two wheels
 count | fixed-count | two teams play on a field
-count | fixed-count | at least two dogs on a beach
-count | fixed-count | over five dogs on a beach
-count | fixed-count | a dog between two trees
-count | fixed-count | two to three birds on a wire
 count | fixed-count | three dozen donuts in a box
-count | fixed-count | a player in number 5 shorts
-count | fixed-count | a plate with $ 5 bills
-count | fixed-count | two players tied in a score
-count | fixed-count | two dogs, one black and one white
-count | fixed-count | two dogs in a pair
 count | fixed-count | two men on the same bike
-count | fixed-count | two cups stand near the others
 count | may-hold-as-well | two men and a man
 count | may-hold-as-well | two people and a woman on a bench
 converse | no-relation | a cat
@@ -72,7 +60,6 @@ denial | nothing-to-deny | there is no cat
 denial | nothing-to-deny | it is dark
 bigram-shuffle | empty-caption |
 bigram-shuffle | too-short | dog
-bigram-shuffle | too-short | a dog
 bigram-shuffle | too-short | a dog.
 bigram-shuffle | too-short | !
 bigram-shuffle | no-new-order | a a a a
@@ -105,12 +92,9 @@ replace | empty-caption |
 replace | too-few-elements | there is no red star
 replace | too-few-elements | the mat is not red
 replace | too-few-elements | a red star
-replace | too-few-elements | a ball
-replace | too-few-elements | red
 replace | too-few-elements | !!!
 tsvlc-rb | empty-caption |
 tsvlc-rb | no-list-applies | a covered wagon
-tsvlc-rb | no-list-applies | a predator
 tsvlc-rb | no-list-applies | no red dog
 tsvlc-rb | no-list-applies | a dog
 tsvlc-rb-released | no-list-applies | a dog

@@ -76,32 +76,15 @@ def test_every_digest_belongs_to_a_rewrite() -> None:
 
 def test_parses(captions: list[Caption]) -> None:
     records = [encode(caption) for caption in captions]
-    expect("parser", PARSER_VERSION, digest(each[8:] for each in records))  # without checksums
+    expect("parser", PARSER_VERSION, digest(record[8:] for record in records))  # without checksums
     assert [decode(c.text, record) for c, record in zip(captions, records)] == captions
 
 
 @pytest.mark.parametrize("name", recorded())
 def test_rewrites(name: str, captions: list[Caption]) -> None:
     rewrite = get_rewrite(name)
-    made = [repr(rewrite(c, rng_for(0, str(i), 0, name))) for i, c in enumerate(captions)]
-    expect(name, rewrite.version, digest(made))
-
-
-def test_rewrites_of_one_caption_do_not_depend_on_those_before(captions: list[Caption]) -> None:
-    few = captions[:40]
-    for name in ("negclip", "replace", "crepe-swap", "bigram-shuffle", "ce-noun"):
-        rewrite = get_rewrite(name)
-
-        def draw(caption: Caption, rewrite=rewrite, name=name) -> str:  # type: ignore[no-untyped-def]
-            return repr(rewrite(caption, rng_for(3, "x", 0, name)))
-
-        alone = [draw(caption) for caption in few]
-        mixed = []
-        for caption in few:
-            for other in ("crepe-swap", "negclip", "replace", "tsvlc-rb", "synonym"):
-                get_rewrite(other)(caption, rng_for(5, "y", 0, other))
-            mixed.append(draw(caption))
-        assert alone == mixed == [draw(caption) for caption in reversed(few)][::-1]
+    results = [repr(rewrite(c, rng_for(0, str(i), 0, name))) for i, c in enumerate(captions)]
+    expect(name, rewrite.version, digest(results))
 
 
 # --- What rewrites promise, judged by the oracle of the world. ---
