@@ -37,13 +37,11 @@ def test_lines_give_the_speed_where_the_end_is_not_known(
     assert capsys.readouterr().err.splitlines()[0] == "reading: 1 file, 0.1/s"
 
 
-def test_minutes_are_counted_from_one_and_a_half() -> None:
-    assert [duration(seconds) for seconds in (0.4, 89, 90, 600)] == [
-        "0 s",
-        "89 s",
-        "2 min",
-        "10 min",
-    ]
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (600, "10 min")]
+)
+def test_minutes_are_counted_from_one_and_a_half(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(

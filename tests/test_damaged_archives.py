@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from build.photos import encode
-from build.tables import write_tar
+from build.photos import plain
+from build.tables import write_tar, write_text, write_zip
 from compoclip.archives import Members, read_members
 from compoclip.benchmarks.fetch import unpack
 from compoclip.benchmarks.photo_set import read_labelled, read_photo_index
@@ -24,13 +21,9 @@ SAMPLE = 3 * 1024  # bytes of a sample: three members, each a block of header an
 END = 4 * SAMPLE
 
 
-def png() -> bytes:
-    return encode(Image.new("RGB", (4, 4), "red"))
-
-
 def tar(path: Path) -> bytes:
     """Four samples, each of an image, a caption and a label."""
-    kinds = (("png", png()), ("txt", b"a red square"), ("cls", b"0"))
+    kinds = (("png", plain("red", (4, 4))), ("txt", b"a red square"), ("cls", b"0"))
     members = [(f"{number}.{kind}", data) for number in range(4) for kind, data in kinds]
     return write_tar(path, members).read_bytes()
 
@@ -61,19 +54,11 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def folder_of(shard: Path) -> object:
-    return read_labelled(shard.parent, DataOptions())
-
-
-def unpacked(shard: Path) -> object:
-    return unpack(shard, shard.parent / "unpacked")
-
-
 READERS: dict[str, Callable[[Path], object]] = {
     "training": lambda shard: open_shards([shard]),
     "images": lambda shard: Members()(shard, "0.png"),
-    "labels": folder_of,
-    "downloads": unpacked,
+    "labels": lambda shard: read_labelled(shard.parent, DataOptions()),
+    "downloads": lambda shard: unpack(shard, shard.parent / "unpacked"),
 }
 
 
@@ -88,13 +73,13 @@ def test_a_damaged_tar_is_refused_by_every_reader(damage: str, reader: str, tmp_
     assert not (tmp_path / "unpacked").exists()
 
 
-def test_the_damaged_byte_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "place"), [("a bit of a size", "3,072"), ("no end mark", "12,288")]
+)
+def test_the_damaged_byte_is_named(damage: str, place: str, tmp_path: Path) -> None:
     shard = tmp_path / "a.tar"
-    shard.write_bytes(flipped(tar(shard), SAMPLE + 130))
-    with pytest.raises(CompoclipError, match="no end mark at byte 3,072"):
-        open_shards([shard])
-    shard.write_bytes(tar(shard)[:END])
-    with pytest.raises(CompoclipError, match="no end mark at byte 12,288"):
+    shard.write_bytes(DAMAGED[damage](tar(shard)))
+    with pytest.raises(CompoclipError, match=f"no end mark at byte {place}"):
         open_shards([shard])
 
 
@@ -119,14 +104,9 @@ def test_a_damaged_shard_is_not_rewritten_in_part(
 def test_a_zip_with_members_before_its_list_is_refused(tmp_path: Path) -> None:
     """Of two archives in one file the library lists the second one alone."""
     archive = tmp_path / "a.zip"
-    two = b""
-    for name in ("a.png", "b.json"):
-        with zipfile.ZipFile(archive, "w") as out:
-            out.writestr(name, json.dumps(1))
-        two += archive.read_bytes()
-    archive.write_bytes(two)
-    index = tmp_path / "test.txt"
-    index.write_text("a.zip@b.json 0\n")
+    parts = [write_zip(archive, {name: "1"}).read_bytes() for name in ("a.png", "b.json")]
+    archive.write_bytes(b"".join(parts))
+    index = write_text(tmp_path / "test.txt", "a.zip@b.json 0\n")
     for read in (
         lambda: Members()(archive, "b.json"),
         lambda: read_members(archive, {"b": "b.json"}),
