@@ -183,22 +183,16 @@ synonym | A white mug. | An ivory mug.
 synonym | an old house | an aged house
 synonym | a larger dog | a bigger dog
 synonym | the smallest dog | the tiniest dog
-synonym | a man holding a cup | a man grasping a cup
 synonym | a man holds a cup | a man grasps a cup
 synonym | a man rides a horse | a man travels on a horse
 synonym | a man riding on a horse | a man traveling on a horse
-synonym | a dog walks along | a dog strolls along
 synonym | a man sitting on a chair | a man seated on a chair
 synonym | a smiling woman | a happy woman
 synonym | the woman is smiling | the woman is happy
-synonym | a man looks at a dog | a man gazes at a dog
 synonym | a cat in a box | a cat within a box
-synonym | a cat on top of a box | a cat on a box
-synonym | a boat behind a tree | a boat to the rear of a tree
 synonym | Black cats | Ebony cats
 synonym | a bird above a tree | a bird on top of a tree
 synonym | a car parked by a tree | a car parked near a tree
-synonym | a man wearing a hat | a man in a hat
 synonym | a big red ball | a large red ball | a big crimson ball
 synonym | a man wearing a red hat | a man in a red hat | a man wearing a crimson hat
 synonym | a white cat and a white dog | an ivory cat and a white dog | a white cat and an ivory dog
