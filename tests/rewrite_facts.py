@@ -33,7 +33,7 @@ def facts_of(name: str) -> dict[str, Any]:
 
 def tagged(text: str, *tags: tuple[str, str], chunks: tuple[Chunk, ...] = ()) -> Caption:
     """A caption of words between blanks, tagged by hand as (pos, tag); without tags as nouns."""
-    spans = [found.span() for found in re.finditer(r"\S+", text)]
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
     tokens = tuple(
         Token(text[start:end], text[start:end].lower(), *tag, start, end)
         for (start, end), tag in zip(spans, tags or [("NOUN", "NN")] * len(spans), strict=True)

@@ -24,11 +24,11 @@ TEXTS = ["a red star", "a blue star"]
 def programs(page: str) -> dict[str, str]:
     """The Python blocks of a page by the heading that they stand below."""
     text = (GUIDE / page).read_text(encoding="utf-8")
-    found = {}
+    blocks = {}
     for part in re.split(r"^## ", text, flags=re.M):
         for block in re.findall(r"^```python\n(.*?)^```", part, flags=re.S | re.M):
-            found[part.splitlines()[0].rpartition(": ")[2]] = block
-    return found
+            blocks[part.splitlines()[0].rpartition(": ")[2]] = block
+    return blocks
 
 
 PROGRAMS = programs("use-elsewhere.md")
@@ -49,8 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = {"vocab_size": 1056, "context_length": 77, "tokenizer_kwargs": kwargs}
     (place / "runs" / "fsc").mkdir(parents=True)
     (place / "photos").mkdir()
-    made = ModelConfig(config(text=text), folder=bundled.folder)
-    save_model(create_model(made, seed=1), place / "runs/fsc/model")
+    checkpoint = ModelConfig(config(text=text), folder=bundled.folder)
+    save_model(create_model(checkpoint, seed=1), place / "runs/fsc/model")
     for number in range(6):
         picture(number).save(place / "photos" / f"{number}.png")
     return place
@@ -60,9 +60,9 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     library = LIBRARY.get(name, name.lower())
     pytest.importorskip(library, reason=f"needs {library}")
     monkeypatch.chdir(folder)
-    made: dict[str, Any] = {}
-    exec(compile(PROGRAMS[name], name, "exec"), made)  # noqa: S102
-    return made
+    names: dict[str, Any] = {}
+    exec(compile(PROGRAMS[name], name, "exec"), names)  # noqa: S102
+    return names
 
 
 def test_every_program_is_run_here() -> None:
@@ -75,26 +75,26 @@ def test_the_same_scores(name: str, folder: Path, monkeypatch: pytest.MonkeyPatc
     if name != "open_clip" and not (folder / "fsc-hf").exists():
         pytest.importorskip("transformers", reason="needs transformers")
         convert(str(folder / "runs/fsc/model"), folder / "fsc-hf", "hf")
-    made = run(name, folder, monkeypatch)
+    names = run(name, folder, monkeypatch)
     expected = compoclip.load("runs/fsc/model").score(["photos/0.png"], TEXTS)
-    assert np.abs(np.asarray(made["scores"]) - expected).max() < 1e-4
+    assert np.abs(np.asarray(names["scores"]) - expected).max() < 1e-4
 
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_same_images_found(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = run(name, folder, monkeypatch)
+    names = run(name, folder, monkeypatch)
     files = [Path("photos") / f"{number}.png" for number in range(6)]
     scores = compoclip.load("runs/fsc/model").score(files, TEXTS[:1])[:, 0]
     order = np.argsort(-scores)[:3]
-    assert made["best"] == [files[row] for row in order]
-    assert np.abs(np.asarray(made["similarity"])[0] - scores[order]).max() < 1e-5
+    assert names["best"] == [files[row] for row in order]
+    assert np.abs(np.asarray(names["similarity"])[0] - scores[order]).max() < 1e-5
 
 
 def test_the_client_of_openai() -> None:
     pytest.importorskip("openai", reason="needs openai")
     (block,) = programs("serve.md").values()
-    made: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     model = compoclip.load("bundled")
     with serving(Service("bundled", model.loaded)) as server:
-        exec(block.replace("http://127.0.0.1:8000/", server.url), made)  # noqa: S102
-    assert np.abs(np.array(made["texts"]) - model.encode_texts(TEXTS)).max() < 1e-6
+        exec(block.replace("http://127.0.0.1:8000/", server.url), names)  # noqa: S102
+    assert np.abs(np.array(names["texts"]) - model.encode_texts(TEXTS)).max() < 1e-6

@@ -105,22 +105,22 @@ def test_other_meanings_of_the_signals_are_left_alone(ending: Ending) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ending.install()
-    with StopRequests() as asked:
+    with StopRequests() as requests:
         for number in (signal.SIGINT, signal.SIGTERM):
             assert signal.getsignal(number) == signal.SIG_IGN
             os.kill(os.getpid(), number)
-    assert asked.stop_signal == ending.got == 0
+    assert requests.stop_signal == ending.got == 0
 
 
 def test_a_run_is_asked_once_and_interrupted_by_a_second_ctrl_c(ending: Ending) -> None:
-    with StopRequests() as asked:
+    with StopRequests() as requests:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert asked.stop_signal == signal.SIGTERM
+        assert requests.stop_signal == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is ending
-    assert RunInterruptedError("x", asked.stop_signal).exit_code == 143
+    assert RunInterruptedError("x", requests.stop_signal).exit_code == 143
 
 
 def test_threads_leave_signals_to_the_main_one(ending: Ending) -> None:

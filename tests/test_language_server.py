@@ -20,21 +20,15 @@ from compoclip.language import judge as rules
 from compoclip.language.engine import Answer, AskError, ChatServer, Sampling, load_task, task_names
 from compoclip.language.judge import judge_answers, texts_of
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
-from compoclip.rewrites.edit import EMPTY, SAME_TOKENS
+from compoclip.rewrites.edit import SAME_TOKENS
 from compoclip.rewrites.written import (
-    CONTRADICTS,
-    KEEPS_MEANING,
-    LOSES_CONTENT,
-    ONLY_ADDS,
-    ONLY_DROPS,
-    OTHER_STATEMENT,
-    OTHER_WORDS,
     TOO_MANY_WORDS,
     negative_objection,
     paraphrase_objection,
     positive_objection,
 )
 from real_captions import negclip
+from rewrite_facts import rows
 
 # --- What is read from answers, and what of it is taken. ---
 
@@ -102,58 +96,58 @@ def test_tasks_differ_and_ask_where_they_apply() -> None:
         load_task("poem")
 
 
-@pytest.mark.parametrize(
-    ("task", "caption", "answer", "reason"),
-    [
-        ("positives-replace", "a red cup", "a crimson cup", None),
-        ("positives-replace", "a red cup", "", EMPTY),
-        ("positives-replace", "a red cup", "A RED cup", SAME_TOKENS),
-        ("positives-replace", "a red cup", "a blue cup", CONTRADICTS),
-        ("positives-replace", "two dogs run", "three dogs run", CONTRADICTS),
-        ("positives-replace", "a red cup", "a crimson mug", OTHER_WORDS),
-        ("positives-replace", "a red cup", "a cup that is red", TOO_MANY_WORDS),
-        ("positives-replace", "a red cup", "None.", rules.NONE),
-        ("positives-replace", "a red cup", "I'm sorry, I cannot do that.", rules.REFUSAL),
-        ("positives-replace", "a red cup", "As an AI language model, I ...", rules.REFUSAL),
-        ("positives-replace", "a cup", "exactly one word of the sentence by a cup", rules.ECHO),
-        ("positives-verb", "a man wearing a hat", "a man clothed in a hat", None),
-        ("positives-verb", "a man holding a cup", "a man holding a mug", rules.NO_VERB),
-        ("positives-verb", "a red cup", "a man clothed in a hat", rules.ECHO),
-        ("positives-spatial", "a pot under a mug", "a pot beneath a mug", None),
-        ("positives-spatial", "a cup on top of a box", "a cup on a box", None),
-        ("positives-spatial", "a cup on a box", "a cup under a box", CONTRADICTS),
-        ("positives-spatial", "a red cup on a box", "a crimson cup on a box",
-         rules.NO_PREPOSITION),
-        ("positives-swap", "a cup and a pot", "a pot and a cup", None),
-        ("positives-swap", "a cup and a pot", "a mug and a pot", rules.WORDS_CHANGED),
-        ("positives-swap", "a black cat and a white dog", "a white cat and a black dog",
-         OTHER_STATEMENT),
-        ("negatives-swap", "a cup on a pot", "a pot on a cup", None),
-        ("negatives-swap", "a cup and a pot", "a pot and a cup", KEEPS_MEANING),
-        ("negatives-swap", "a cup next to a pot", "a pot next to a cup", KEEPS_MEANING),
-        ("negatives-swap", "a cup on a pot", "a lamp on a cup", rules.WORDS_CHANGED),
-        ("negatives", "a red cup", "a blue cup", None),
-        ("negatives", "a cup on a box", "a cup under a box", None),
-        ("negatives", "a cup on a box", "a cup atop a box", KEEPS_MEANING),
-        ("negatives", "a dog on a mat", "no dog on a mat", None),
-        ("negatives", "a red cup", "a crimson cup", KEEPS_MEANING),
-        ("negatives", "a red cup here", "a small cup here", KEEPS_MEANING),
-        ("negatives", "a large red cup", "a large cup", ONLY_DROPS),
-        ("negatives", "a big cup", "a big red cup", ONLY_ADDS),
-        ("paraphrase", "a man riding a bike", "a person rides a bicycle", None),
-        ("paraphrase", "a man riding a bike", "a man not riding a bike", CONTRADICTS),
-        ("paraphrase", "a red cup on a wall", "a blue cup upon a wall", CONTRADICTS),
-        ("paraphrase", "two dogs chase a ball", "the sun shines brightly", LOSES_CONTENT),
-        ("dense", "a red cup", "the cup stands on a wooden table", None),
-        ("dense", "a red cup", "a table", rules.TOO_FEW_WORDS),
-        ("dense", "a red cup", "a blue cup on a table", CONTRADICTS),
-        ("dense", "a red and white cup", "a white cup on a table", None),
-        ("dense", "a red cup", "word " * 40, TOO_MANY_WORDS),
-    ],
-)  # fmt: skip
-def test_judgement(task: str, caption: str, answer: str, reason: str | None) -> None:
+# Task | caption | answer | whether it is accepted, or why not
+ANSWERS = rows("""
+positives-replace | a red cup | a crimson cup | accepted
+positives-replace | a red cup | | empty-caption
+positives-replace | a red cup | A RED cup | same-after-tokenisation
+positives-replace | a red cup | a blue cup | contradicts-the-caption
+positives-replace | two dogs run | three dogs run | contradicts-the-caption
+positives-replace | a red cup | a crimson mug | not-one-content-word-changed
+positives-replace | a red cup | a cup that is red | too-many-words
+positives-replace | a red cup | None. | answers-none
+positives-replace | a red cup | I'm sorry, I cannot do that. | refusal
+positives-replace | a red cup | As an AI language model, I ... | refusal
+positives-replace | a cup | exactly one word of the sentence by a cup | echoes-the-prompt
+positives-verb | a man wearing a hat | a man clothed in a hat | accepted
+positives-verb | a man holding a cup | a man holding a mug | no-verb-changed
+positives-verb | a red cup | a man clothed in a hat | echoes-the-prompt
+positives-spatial | a pot under a mug | a pot beneath a mug | accepted
+positives-spatial | a cup on top of a box | a cup on a box | accepted
+positives-spatial | a cup on a box | a cup under a box | contradicts-the-caption
+positives-spatial | a red cup on a box | a crimson cup on a box | no-preposition-changed
+positives-swap | a cup and a pot | a pot and a cup | accepted
+positives-swap | a cup and a pot | a mug and a pot | words-changed
+positives-swap | a black cat and a white dog | a white cat and a black dog | states-other-things
+negatives-swap | a cup on a pot | a pot on a cup | accepted
+negatives-swap | a cup and a pot | a pot and a cup | keeps-the-meaning
+negatives-swap | a cup next to a pot | a pot next to a cup | keeps-the-meaning
+negatives-swap | a cup on a pot | a lamp on a cup | words-changed
+negatives | a red cup | a blue cup | accepted
+negatives | a cup on a box | a cup under a box | accepted
+negatives | a cup on a box | a cup atop a box | keeps-the-meaning
+negatives | a dog on a mat | no dog on a mat | accepted
+negatives | a red cup | a crimson cup | keeps-the-meaning
+negatives | a red cup here | a small cup here | keeps-the-meaning
+negatives | a large red cup | a large cup | only-drops-words
+negatives | a big cup | a big red cup | only-adds-words
+paraphrase | a man riding a bike | a person rides a bicycle | accepted
+paraphrase | a man riding a bike | a man not riding a bike | contradicts-the-caption
+paraphrase | a red cup on a wall | a blue cup upon a wall | contradicts-the-caption
+paraphrase | two dogs chase a ball | the sun shines brightly | loses-content
+dense | a red cup | the cup stands on a wooden table | accepted
+dense | a red cup | a table | too-few-words
+dense | a red cup | a blue cup on a table | contradicts-the-caption
+dense | a red and white cup | a white cup on a table | accepted
+""")
+
+
+@pytest.mark.parametrize(("task", "caption", "answer", "reason"), ANSWERS)
+def test_an_answer_is_accepted_or_rejected(
+    task: str, caption: str, answer: str, reason: str
+) -> None:
     judged = judge_answers(load_task(task), caption, [(answer, False)])
-    if reason is None:
+    if reason == "accepted":
         assert judged == rules.Judged((answer,), ())
     else:
         assert judged.accepted == ()
@@ -167,6 +161,8 @@ def test_several_answers_add_up_to_the_most_and_repeat_nothing() -> None:
     assert judged.accepted == ("a blue cup", "a green cup", "a pink cup")
     assert judged.rejected == (("A blue cup", rules.REPEATED), ("a red cup", SAME_TOKENS))
     assert judge_answers(task, "a red cup", [("a blue c", True)]).rejected[0][1] == "too-long"
+    dense = judge_answers(load_task("dense"), "a red cup", [("word " * 40, False)])
+    assert [reason for _, reason in dense.rejected] == [TOO_MANY_WORDS]
     one = load_task("positives-replace")
     judged = judge_answers(one, "a red cup", [("a crimson cup\nThat was it", False)])
     assert judged == rules.Judged(("a crimson cup",), ())

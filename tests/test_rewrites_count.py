@@ -193,12 +193,12 @@ def test_atoms_of_every_type_are_as_likely() -> None:
 
 
 def test_an_atom_gives_way_to_one_that_excludes_it() -> None:
-    found = by_rule(CREPE_ATOM, "a red star above a mug")
-    assert found["atom:relation"] <= {
+    negatives = by_rule(CREPE_ATOM, "a red star above a mug")
+    assert negatives["atom:relation"] <= {
         f"a red star {word} a mug" for word in ("under", "below", "beneath", "underneath")
     }
-    assert "a blue star above a mug" in found["atom:attribute"]
-    assert not any("crimson" in text for text in found["atom:attribute"])
+    assert "a blue star above a mug" in negatives["atom:attribute"]
+    assert not any("crimson" in text for text in negatives["atom:attribute"])
 
 
 def test_rules_of_swaps_and_negations() -> None:
@@ -225,8 +225,8 @@ def test_a_denial_names_one_thing_and_nothing_else() -> None:
     dogs = {text.replace("ball is", "dogs are").replace("ball", "dogs") for text in one}
     dogs |= {"There are no dogs.", "There are not any dogs."}
     dogs -= {"There is no dogs.", "There is not any dogs."}
-    found = by_rule(DENIAL, "Two dogs chase a red ball by the traffic light.")
-    assert found == {"denial:object": one | light | dogs}
+    denials = by_rule(DENIAL, "Two dogs chase a red ball by the traffic light.")
+    assert denials == {"denial:object": one | light | dogs}
     boxcars = {text.replace("dogs", "boxcars") for text in dogs}
     assert by_rule(DENIAL, "OLD BOXCARS") == {"denial:object": boxcars}
 

@@ -284,7 +284,7 @@ def check_text(text: str, number: int = 0) -> None:
     caption = parse(text)
     assert text.startswith(caption.text)
     assert caption.cut is (caption.text != text)
-    made: list[tuple[str, str]] = []
+    rewritten: list[tuple[str, str]] = []
     for name in rewrite_names():
         result = get_rewrite(name)(caption, rng_for(0, str(number), 0, name))
         assert isinstance(result, Rewritten | Refused), name
@@ -293,16 +293,16 @@ def check_text(text: str, number: int = 0) -> None:
             assert fits_context(result.text), name
             if not name.startswith(PARTS):
                 assert_edits_account_for_all(caption.text, result)
-            made.append((caption.text, result.text))
+            rewritten.append((caption.text, result.text))
         else:
             assert result.reason
     texts = sample_graph_texts(caption, random.Random(number))
-    made += [(caption.text, t.text) for t in (*texts.positives, *texts.negatives)]
+    rewritten += [(caption.text, t.text) for t in (*texts.positives, *texts.negatives)]
     other = parse("A woman in a red coat walks two small dogs past a bakery.")
     pair = cross_swap(caption, other, rng_for(0, str(number), 0, "cross-swap"))
     if not isinstance(pair, Refused):
-        made += [(one.text, new.text) for one, new in zip((caption, other), pair)]
-    for before, after in made:
+        rewritten += [(one.text, new.text) for one, new in zip((caption, other), pair)]
+    for before, after in rewritten:
         assert doubled(after) <= doubled(before), (before, after)
 
 

@@ -60,10 +60,10 @@ def recorded() -> list[str]:
     return sorted({path.stem for path in GOLDEN.glob("*.json")} - {"parser"})
 
 
-def expect(name: str, version: str, found: str) -> None:
+def expect(name: str, version: str, current: str) -> None:
     """The digest recorded under `name`, or record it."""
     path = GOLDEN / f"{name}.json"
-    now = {**facts_of(name), "version": version, "digest": found}
+    now = {**facts_of(name), "version": version, "digest": current}
     if os.environ.get("COMPOCLIP_WRITE_GOLDEN"):
         path.write_text(json.dumps(now) + "\n")
     assert now == facts_of(name), RECORD

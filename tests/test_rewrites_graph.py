@@ -98,14 +98,14 @@ def test_all_valid_negatives_of_the_example() -> None:
 
 
 def test_the_paper_filters_nothing() -> None:
-    made = candidates(CAT, valid=False)
-    assert "dog next to mat" in made[REL, "exchange-objects"]
-    assert made[OBJ, "replace-attribute"] == {
+    negatives = candidates(CAT, valid=False)
+    assert "dog next to mat" in negatives[REL, "exchange-objects"]
+    assert negatives[OBJ, "replace-attribute"] == {
         f"{word} {noun}" for word in WORDS.attributes for noun in ("cat", "mat", "dog")
     }
-    assert {f"cat {word} mat" for word in WORDS.relations} <= made[REL, "replace-relation"]
+    assert {f"cat {word} mat" for word in WORDS.relations} <= negatives[REL, "replace-relation"]
     for key, texts in candidates(CAT).items():
-        assert texts <= made[key]
+        assert texts <= negatives[key]
 
 
 def test_a_cat_next_to_a_dog_is_not_exchanged() -> None:
@@ -114,9 +114,9 @@ def test_a_cat_next_to_a_dog_is_not_exchanged() -> None:
 
 
 def test_finite_verbs_and_nouns_keep_their_number() -> None:
-    made = candidates(CHASE)
-    assert made[REL, "exchange-objects"] == {"cats chase dog"}
-    assert made[REL, "replace-object"] == {
+    negatives = candidates(CHASE)
+    assert negatives[REL, "exchange-objects"] == {"cats chase dog"}
+    assert negatives[REL, "replace-object"] == {
         "hat chases cats",
         "table chases cats",
         "dog chases hats",
@@ -127,21 +127,21 @@ def test_finite_verbs_and_nouns_keep_their_number() -> None:
 def test_without_distinction_the_order_says_nothing() -> None:
     nouns = [("ball", ["red"]), ("ball", [])]
     alike = graph_caption("a red ball above a ball", nouns, [(0, "above", 1)])
-    made = candidates(alike)
-    assert (REL, "exchange-objects") not in made
-    assert (REL, "replace-relation") not in made
+    negatives = candidates(alike)
+    assert (REL, "exchange-objects") not in negatives
+    assert (REL, "replace-relation") not in negatives
     # The other ball may be blue.
-    assert (OBJ, "replace-attribute") not in made
+    assert (OBJ, "replace-attribute") not in negatives
     apart = graph_caption(
         "a red ball above a black ball", [("ball", ["red"]), ("ball", ["black"])], [(0, "above", 1)]
     )
-    made = candidates(apart)
-    assert made[REL, "exchange-objects"] == {"black ball above red ball"}
-    assert made[REL, "replace-relation"] == {
+    negatives = candidates(apart)
+    assert negatives[REL, "exchange-objects"] == {"black ball above red ball"}
+    assert negatives[REL, "replace-relation"] == {
         "red ball under black ball",
         "red ball wearing black ball",
     }
-    assert made[OBJ, "replace-attribute"] == {"blue ball"}
+    assert negatives[OBJ, "replace-attribute"] == {"blue ball"}
 
 
 def test_what_the_caption_says_elsewhere_is_no_negative() -> None:
@@ -280,8 +280,10 @@ def test_texts_that_clip_cannot_tell_apart_are_taken_once() -> None:
     # Two words of the vocabulary that are one to CLIP give one negative.
     twice = GraphVocabulary(("hat", "HAT", "hat "), ("blue",), ("on",))
     for seed in range(10):
-        made = sample_graph_texts(CHASE, random.Random(seed), vocabulary=twice, graph_filter="none")
-        check(made, CHASE, 3, 6)
+        drawn = sample_graph_texts(
+            CHASE, random.Random(seed), vocabulary=twice, graph_filter="none"
+        )
+        check(drawn, CHASE, 3, 6)
 
 
 def test_without_a_parse_or_with_nothing_to_say() -> None:
@@ -305,18 +307,18 @@ def test_what_is_not_asserted_is_no_positive(text: str) -> None:
 
 def test_real_captions_keep_the_promises(shared_data: Path) -> None:
     captions = parse_many([first for first, *_ in coco(shared_data)[:50]])
-    made = Counter[str]()
+    counts = Counter[str]()
     for number, caption in enumerate(captions):
         texts = sample_graph_texts(caption, rng_for(0, str(number), 0, "graph"))
         check(texts, caption, 3, 6)
-        made["negatives"] += len(texts.negatives)
-        made["none"] += not texts.negatives
+        counts["negatives"] += len(texts.negatives)
+        counts["none"] += not texts.negatives
         for result in texts.negatives:
             for edit in result.edits:
                 assert 0 <= edit.start <= edit.end <= len(caption.text)
                 assert 0 <= edit.new_start <= edit.new_end <= len(result.text)
-    assert made["negatives"] > 4.5 * len(captions)
-    assert made["none"] < 0.1 * len(captions)
+    assert counts["negatives"] > 4.5 * len(captions)
+    assert counts["none"] < 0.1 * len(captions)
 
 
 # --- What a caption must mean, no doubled words, and bounded work. ---
@@ -337,7 +339,7 @@ def test_real_captions_keep_the_promises(shared_data: Path) -> None:
 def test_positives_say_only_what_the_caption_must_mean(text: str, positives: set[str]) -> None:
     reading = read(parse(text))
     usable, refused = usable_subgraphs(reading)
-    assert {phrase(each) for each in usable} == positives
+    assert {phrase(subgraph) for subgraph in usable} == positives
     assert refused.keys() <= {NOT_SURE, NO_THING}
 
 

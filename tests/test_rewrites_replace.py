@@ -199,8 +199,8 @@ EXCEPTION_ROWS = [(name, row) for name, table in EXCEPTIONS.items() for row in t
 def test_an_exception_holds_in_its_example(name: str, row: TagRow) -> None:
     words = read(parse(row.example)).columns
     places = range(len(words[0]))
-    held = [at for at in places if row in EXCEPTIONS[name][tuple(c[at] for c in words)]]
-    assert any(all(holds(words, at) for holds in row.around) for at in held)
+    matching = [at for at in places if row in EXCEPTIONS[name][tuple(c[at] for c in words)]]
+    assert any(all(holds(words, at) for holds in row.around) for at in matching)
 
 
 # --- TSVLC's word lists and CE-CLIP's replacements. ---
@@ -303,8 +303,8 @@ def test_bijective_entries_can_be_undone() -> None:
             continue
         head = "sky" if entry.word == "clear" else "dog"
         caption = parse(f"the {entry.word} {head} on the grass")
-        for found, (_, _, text) in places(read(caption)):
-            if found == entry:
+        for place, (_, _, text) in places(read(caption)):
+            if place == entry:
                 changed = caption.text.replace(f" {entry.word} ", f" {text} ")
                 assert changed.replace(entry.synonym, entry.word) == caption.text
                 checked += 1
@@ -318,8 +318,8 @@ def named(text: str) -> set[tuple[str, str, str]]:
     """The slots of a caption by their words."""
     tokens = parse(text).tokens
     words, ends = words_of(tokens)
-    found = slots(tokens, ends)
-    return {(s.kind, words[s.left] if s.left >= 0 else "", words[s.right]) for s in found}
+    pairs = slots(tokens, ends)
+    return {(s.kind, words[s.left] if s.left >= 0 else "", words[s.right]) for s in pairs}
 
 
 def test_slots_of_a_caption() -> None:
@@ -339,21 +339,21 @@ def test_slots_of_a_caption() -> None:
 
 
 def test_prepositions_of_several_words_are_one() -> None:
-    made = named("a cat sits on top of a car, a dog in front of it")
-    assert {("vp", "sit", "on"), ("pn", "on", "car"), ("tie", "sit", "car")} <= made
-    assert ("act", "cat", "car") in made
-    assert ("np", "dog", "in_front_of") in made
+    slots_by_words = named("a cat sits on top of a car, a dog in front of it")
+    assert {("vp", "sit", "on"), ("pn", "on", "car"), ("tie", "sit", "car")} <= slots_by_words
+    assert ("act", "cat", "car") in slots_by_words
+    assert ("np", "dog", "in_front_of") in slots_by_words
 
 
 def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:
-    made = named("a dog in a field chasing a ball")
-    assert ("subj", "dog", "chase") in made
-    assert ("subj", "field", "chase") not in made
+    slots_by_words = named("a dog in a field chasing a ball")
+    assert ("subj", "dog", "chase") in slots_by_words
+    assert ("subj", "field", "chase") not in slots_by_words
 
 
 def test_levels_are_words_then_classes() -> None:
     seen = [parse(t) for t in ("a man riding a horse", "a man riding a cow", "a girl riding a dog")]
-    known = Attested(count_slots(seen))
-    assert known.level("obj", "ride", "horse") == 2
-    assert known.level("obj", "ride", "zebra") == 1
-    assert known.level("obj", "ride", "fork") == 0
+    attested = Attested(count_slots(seen))
+    assert attested.level("obj", "ride", "horse") == 2
+    assert attested.level("obj", "ride", "zebra") == 1
+    assert attested.level("obj", "ride", "fork") == 0

@@ -200,15 +200,15 @@ def test_units_have_the_kinds_of_their_slots() -> None:
     assert plan.kinds == ("unit-1", "unit-foil-1", "unit-2", "unit-foil-2")
     assert plan.needs_parsing
     sample = Sample("0", b"", (CAPTION,))
-    found, counts = drawing(plan).draw(sample, 3)
-    assert [(text.rewrite, text.role) for text in found[1:]] == [
+    texts, counts = drawing(plan).draw(sample, 3)
+    assert [(text.rewrite, text.role) for text in texts[1:]] == [
         ("unit-1", Role.POSITIVE),
         ("unit-foil-1", Role.NEGATIVE),
         ("unit-2", Role.POSITIVE),
         ("unit-foil-2", Role.NEGATIVE),
     ]
     assert counts.accepted == {UNIT: 2, UNIT_FOIL: 2}
-    assert drawing(plan).draw(sample, 3)[0] == found != drawing(plan).draw(sample, 4)[0]
+    assert drawing(plan).draw(sample, 3)[0] == texts != drawing(plan).draw(sample, 4)[0]
     none = CaptionPlan(texts=(UnitPlan(),), hn_fraction=0.0)
     assert {text.role for text in drawing(none).draw(sample, 0)[0][1:]} == {Role.POSITIVE}
 
@@ -216,12 +216,12 @@ def test_units_have_the_kinds_of_their_slots() -> None:
 def test_a_caption_without_noun_phrases_is_its_own() -> None:
     plan = CaptionPlan(texts=(PhrasePlan(2),))
     assert plan.kinds == ("noun-phrase",)
-    found, counts = drawing(plan).draw(Sample("0", b"", (CAPTION,)), 0)
-    assert len(found) == 3
-    assert {text.role for text in found[1:]} == {Role.POSITIVE}
+    texts, counts = drawing(plan).draw(Sample("0", b"", (CAPTION,)), 0)
+    assert len(texts) == 3
+    assert {text.role for text in texts[1:]} == {Role.POSITIVE}
     assert counts.accepted == {"noun-phrase": 2}
-    found, counts = drawing(plan).draw(Sample("0", b"", ("running",)), 0)
-    assert [(text.text, text.rewrite) for text in found[1:]] == [("running", "noun-phrase")]
+    texts, counts = drawing(plan).draw(Sample("0", b"", ("running",)), 0)
+    assert [(text.text, text.rewrite) for text in texts[1:]] == [("running", "noun-phrase")]
     assert counts.refused == {("noun-phrase", "no-noun-phrase"): 1}
 
 
@@ -232,7 +232,7 @@ def test_units_of_a_scene_hold_and_foils_do_not() -> None:
     judged = {Role.POSITIVE: [0, 0], Role.NEGATIVE: [0, 0]}
     for index in range(120):
         scene = scene_for(world, 5, "train", index)
-        captions = tuple(each.text for each in captions_for(scene, world, 5, index, 2))
+        captions = tuple(sentence.text for sentence in captions_for(scene, world, 5, index, 2))
         for text in plan.draw(Sample(str(index), b"", captions), 0)[0][1:]:
             truth = oracle.verdict(text.text, scene).truth
             if truth is not Truth.UNKNOWN:

@@ -282,12 +282,12 @@ def test_the_nearest_are_those_of_sorting_everything(
         monkeypatch.setattr("compoclip.data.vectors._at_once", lambda queries: block)
     rng = np.random.default_rng(0)
     features = rng.integers(-2, 3, (120, 4)).astype(np.float32)  # exact sums, and many ties
-    asked = rng.integers(-2, 3, (queries, 4)).astype(np.float32)
-    rows, scores = nearest(features, asked, top)
-    for query, found, values in zip(asked, rows, scores):
+    vectors = rng.integers(-2, 3, (queries, 4)).astype(np.float32)
+    rows, scores = nearest(features, vectors, top)
+    for query, query_rows, values in zip(vectors, rows, scores):
         every = [float(sum(a * b for a, b in zip(row, query))) for row in features.tolist()]
         order = sorted(range(120), key=lambda k: (-every[k], k))[:top]
-        assert found.tolist() == order
+        assert query_rows.tolist() == order
         assert values.tolist() == [every[k] for k in order]
 
 
@@ -415,9 +415,9 @@ def test_from_a_folder_to_results(
     ask = ["search", out, "a mug", "--queries", str(tmp_path / "texts.txt"), "--top", "2"]
     assert main([*ask, "--page", str(tmp_path / "p.html"), "--json"]) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert [each["query"] for each in found] == ["a mug", "a red star", "a blue mug"]
-    assert [len(each["hits"]) for each in found] == [2, 2, 2]
+    answers = json.loads(captured.out)
+    assert [answer["query"] for answer in answers] == ["a mug", "a red star", "a blue mug"]
+    assert [len(answer["hits"]) for answer in answers] == [2, 2, 2]
     assert "1 photo could not be indexed" in captured.err
     assert (tmp_path / "p.html").is_file()
     (tmp_path / "texts.md").write_text("a red star\n")

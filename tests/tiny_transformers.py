@@ -118,8 +118,8 @@ def write_qwen(folder: Path, texts: list[str]) -> None:
     size = {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}
     pixels = transformers.Qwen2VLImageProcessor(patch_size=8, size=size)
     video = transformers.Qwen3VLVideoProcessor(patch_size=8, size=size)
-    made = transformers.Qwen3VLProcessor(pixels, tokenizer, video, chat_template=CHAT)
-    made.save_pretrained(folder)
+    processor = transformers.Qwen3VLProcessor(pixels, tokenizer, video, chat_template=CHAT)
+    processor.save_pretrained(folder)
 
 
 def write_slices(data: Path, annotations: Path, photos: Path, items: int) -> list[str]:

@@ -22,8 +22,8 @@ def ask(
         answer = connection.getresponse()
         content = answer.read()
         is_json = answer.headers["Content-Type"] == "application/json"
-        found = json.loads(content) if is_json and content else content
-        return answer.status, answer.headers, found
+        value = json.loads(content) if is_json and content else content
+        return answer.status, answer.headers, value
     finally:
         connection.close()
 
