@@ -24,7 +24,10 @@ from compoclip.programs.run import TrainOptions
 
 REFUSED = mistakes()
 HELPS = [f"{command} --help".strip() for command in ("", *commands())]
-HEAVY = ("torch", "numpy", "pyarrow", "PIL", "scipy")
+HEAVY = (
+    *("torch", "numpy", "pyarrow", "PIL", "scipy", "open_clip", "timm", "transformers"),
+    *("spacy", "peft", "ray", "gradio", "tensorboard", "wandb"),
+)
 """Libraries that take a tenth of a second or more to import, and that no help needs."""
 _RUN = """
 import shlex, sys
