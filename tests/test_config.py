@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.programs.request import TrainRequest, known_options
-from compoclip.typed import convert, is_a
+from compoclip.typed import convert
 from method_data import arguments
 from train_helpers import weight_hashes
 
@@ -77,7 +77,7 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
         ("a: ! x\n", "anchors, aliases and tags"),
         ("a: &x 1\n", "anchors, aliases and tags"),
         ("a: [*x]\n", "anchors, aliases and tags"),
-        (f"a: {'[' * 3000}{']' * 3000}", "not YAML (nested too deeply)"),
+        (f"a: {'[' * 700}{']' * 700}", "not YAML (nested too deeply)"),
         (f"a: {'9' * 5000}", "not YAML (a number has thousands of digits)"),
         (f"# {'x' * (1 << 20)}", "too long for a list of options"),
     ],
@@ -118,7 +118,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         ('data: "a\\0b"', "data must be a text"),
         ('images: "a\\0b"', "images must be a path"),
         ('data: "\\ud800"', "data must be a text"),
-        (f"data: [{'[], ' * 10_000}]", "data must be a text"),
+        (f"data: [{'[], ' * 1000}]", "data must be a text"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_line_with_file_and_name(
@@ -163,8 +163,6 @@ def test_values_take_the_form_that_an_option_wants() -> None:
     ):
         found = convert(value, kind)
         assert (found, type(found)) == (wanted, type(wanted))
-    assert not is_a(True, float)
-    assert is_a(None, Path | None)
 
 
 def test_a_place_is_found_in_a_text(tmp_path: Path) -> None:
@@ -204,7 +202,6 @@ def test_a_file_written_is_read_back_whatever_it_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> None:
-    """Whatever options and parameters there are: none is known by name."""
     options = known_options(name)
     must = {each for each, option in options.items() if option.default is MISSING}
     assert must == {"data", "out"}
@@ -224,13 +221,15 @@ def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> Non
 
 COMPOSED = ("--texts", "+synonym", "--terms", "+hard-positives", "--set", "terms.clip.weight=0.5")
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "parameters": (
+    "parameters and flags": (
         "fsc-clip",
-        ("--gamma=1", "--attention=softmax", "--no-crop", "--set=beta2=0.9"),
+        (
+            *("--gamma=1", "--attention=softmax", "--attention-grad", "--no-crop"),
+            *("--micro-batch=4", "--set", "beta2=0.9", "max_logit_scale=50"),
+        ),
     ),
     "composed": ("fsc-clip", (*COMPOSED, "--set", "optim.weight_decay=0.3")),
     "adapters": ("negclip", ("--lora", "--lora-rank=2")),
-    "flags": ("fsc-clip", ("--attention-grad", "--micro-batch=4", "--set=max_logit_scale=50")),
 }
 
 
@@ -248,9 +247,10 @@ def test_a_run_is_repeated_from_its_own_file(world: Path, tmp_path: Path, case: 
     one, other = (load_model(tmp_path / run / "model").provenance for run in "ab")
     for name in ("method", "settings", "terms", "texts", "optim", "composed", "data", "crop"):
         assert one[name] == other[name]
-    if case == "parameters":  # the command line wins
-        assert main(["train", f"--config={file}", "--out", str(tmp_path / "c"), "--lr=5e-3"]) == 0
-        assert weights(tmp_path / "c") != weights(tmp_path / "a")
+    merged = tmp_path / "merged.yaml"  # the command line wins
+    words = ["train", f"--config={file}", f"--out={tmp_path / 'c'}", "--lr=5e-3"]
+    assert main([*words, f"--save-config={merged}"]) == 0
+    assert read_config(merged)["lr"] == 5e-3
 
 
 def test_a_method_of_one_s_own_is_repeated_from_another_folder(
@@ -389,5 +389,5 @@ def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
     assert main(["train", f"--config={file}", f"--out={tmp_path / 'b'}"]) == 0
     assert weights(tmp_path / "b") == weights(tmp_path / "a")
     # A model in memory has no name that a file could hold.
-    compoclip.train(compoclip.load(base), "fsc-clip", data, out=tmp_path / "c", **few)
+    compoclip.train(compoclip.load(base), "clip-ft", data, out=tmp_path / "c", **few)
     assert not (tmp_path / "c" / CONFIG).exists()
