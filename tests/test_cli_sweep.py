@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import own_files
+from build.runs import losses
 from compoclip.cli.main import main
 from compoclip.config import CONFIG
 from compoclip.errors import RunInterruptedError, UsageError
+from compoclip.files import content_hash
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import TrainOptions
 from compoclip.programs.sweep import run_name, space_of
@@ -44,6 +46,20 @@ def table(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a sweep end at once with a loss that grows with their learning rate."""
+
+    def run_one(request: TrainRequest) -> dict[str, Any]:
+        options = request.options
+        options.written.mkdir(parents=True)
+        (options.written / "model").write_text("")
+        outcome = {"loss": options.lr or 0.0, "scores": {}, "error": ""}
+        return {"name": options.out.name, "content": content_hash(options.written), **outcome}
+
+    monkeypatch.setattr("compoclip.programs.sweep.run_one", run_one)
+
+
 # --- Which runs there are. ---
 
 
@@ -56,8 +72,8 @@ def test_values_are_checked_and_stay_texts() -> None:
     drawn = space_of(
         ["lr=log:1e-6..1e-2", "batch-size=8..512", "beta=0.1,0.2"], "--random", REQUEST
     )
-    low_high = [(each.low, each.high, each.log) for each in (drawn["lr"], drawn["batch_size"])]
-    assert low_high == [(1e-6, 1e-2, True), (8, 512, False)]
+    bounds = [(s.low, s.high, s.log) for s in (drawn["lr"], drawn["batch_size"])]
+    assert bounds == [(1e-6, 1e-2, True), (8, 512, False)]
     assert isinstance(drawn["batch_size"], optuna.distributions.IntDistribution)
     assert drawn["beta"].choices == ("0.1", "0.2")
     parts = space_of(["texts.graph.weights=[[1, 0, 0], [0.08, 0, 0.46]]"], "--grid", REQUEST)
@@ -117,9 +133,8 @@ def test_a_sweep_trains_measures_and_reports(
     small = [f"--out={suite}", "--items-per-task=3", "--size=32"]
     assert main(["world", "suite", *small, "--benchmarks", "sugarcrepe"]) == 0
     capsys.readouterr()
-    assert sweep(world, out, "--grid", "lr=1e-4,1e-2", f"--on={suite}") == 0
-    shown = capsys.readouterr()
-    head, _, *lines = shown.out.splitlines()
+    assert sweep(world, out, "--grid", "lr=1e-4,1e-2", f"--on={suite}", "--jobs=2") == 0
+    head, _, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["lr", "loss"]
     rows = table(out)
     benchmark = list(rows[0])[3]
@@ -128,7 +143,9 @@ def test_a_sweep_trains_measures_and_reports(
     assert lines[-1] == f"best by {benchmark}: {out / 'runs' / rows[0]['run']}"
     page = (out / "report.html").read_text()
     assert all(name in page for name in ("base", *(row["run"] for row in rows)))
-    # Each run is the one that train makes of its own file.
+    for row in rows:
+        assert row["loss"] == f"{losses(out / 'runs' / row['run'])[-1]:.4f}"
+    # Each run is the one that train makes of its own file, alone and in this process.
     run = out / "runs" / run_name({"lr": "1e-2"})
     assert main(["train", f"--config={run / CONFIG}", f"--out={tmp_path / 'again'}"]) == 0
     assert weights(tmp_path / "again") == weights(run)
@@ -211,6 +228,7 @@ def test_a_sweep_of_a_replaced_base_benchmark_or_model(
     assert (code, "another sweep (content of model changed)" in said) == (2, True)
 
 
+@pytest.mark.usefixtures("untrained")
 def test_other_data_or_another_method_file_is_another_sweep(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,18 +253,7 @@ def test_other_data_or_another_method_file_is_another_sweep(
     assert "(mine.py changed); choose another --out" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_several_jobs_make_the_same_runs(world: Path, tmp_path: Path) -> None:
-    what = ("--grid", "lr=1e-4,1e-3")
-    assert sweep(world, tmp_path / "one", *what) == 0
-    assert sweep(world, tmp_path / "two", *what, "--jobs=2") == 0
-    runs = sorted((tmp_path / "one" / "runs").iterdir())
-    assert len(runs) == 2
-    for run in runs:
-        assert weights(tmp_path / "two" / "runs" / run.name) == weights(run)
-    assert table(tmp_path / "two") == table(tmp_path / "one")
-
-
+@pytest.mark.usefixtures("untrained")
 def test_sampled_values_random_and_tpe(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
