@@ -35,7 +35,7 @@ from method_data import arguments
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 LINES = ["a red star above a blue mug", "two dogs on a green mat", "a cup left of a plate"]
-FEW = ("--epochs=0.8", "--warmup=1", "--workers=0")
+FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
 
 
 def weights(run: Path) -> bytes:
@@ -83,7 +83,7 @@ def test_two_files_of_one_name_and_what_they_import_are_noticed_on_resume(
     method, rewrite, term, _ = files
     more = (f"--texts=+{rewrite}", f"--terms=+{term}")
     run = [*arguments(world, str(method), tmp_path / "run"), *FEW, *more]
-    assert main([*run, "--set=stop_after=2"]) == 0
+    assert main([*run, "--set=stop_after=1"]) == 0
     for file, name in files.items():
         code = file.read_text()
         file.write_text(f"{code}\n# another\n")
@@ -159,8 +159,12 @@ def test_a_benchmark_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["data", "check", str(file), f"--data={tmp_path}"]) == 0
 
 
-def work(name: str, text: str) -> str:
-    return f"{type(get_rewrite(name)).__name__} {text}"
+def type_of_rewrite(name: str) -> str:
+    return type_name(get_rewrite(name))
+
+
+def type_name(thing: object) -> str:
+    return type(thing).__name__
 
 
 def test_worker_processes_import_what_a_file_defines(tmp_path: Path) -> None:
@@ -168,12 +172,8 @@ def test_worker_processes_import_what_a_file_defines(tmp_path: Path) -> None:
     made = get_rewrite(str(file))
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301
     with Workers(1) as workers:
-        assert list(workers.map(work, [str(file)], ["here"])) == ["Denied here"]
+        assert list(workers.map(type_of_rewrite, [str(file)])) == ["Denied"]
         assert list(workers.map(type_name, [made])) == ["Denied"]
-
-
-def type_name(thing: object) -> str:
-    return type(thing).__name__
 
 
 @pytest.mark.parametrize(
@@ -217,27 +217,23 @@ def test_a_file_that_ends_the_process_is_an_error_that_names_it(
     end: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captions = own_files.write(tmp_path, "captions.txt", "\n".join(LINES))
-    for name, code, before in (
-        ("method.py", own_files.METHOD, "from compoclip.losses"),
-        ("recipe.py", own_files.METHOD, "losses = "),
-        ("loss.py", own_files.LOSS, "return 0.5"),
-        ("rewrite.py", own_files.REWRITE, "if not caption.tokens"),
-        ("benchmark.py", own_files.BENCHMARK, "for k in range(6)"),
+    rewriting = ["rewrite", str(captions), "--rewrites=FILE", "-o", str(tmp_path / "a.jsonl")]
+    run = [*arguments(world, "negclip", tmp_path / "run"), *FEW]
+    train = ["train", "FILE", *run[2:]]
+    for code, before, commands in (
+        (own_files.METHOD, "from compoclip.losses", [train]),
+        (own_files.METHOD, "losses = ", [train, ["list", "methods", "FILE"]]),
+        (own_files.LOSS, "return 0.5", [[*run, "--terms=+FILE"]]),
+        (
+            own_files.REWRITE,
+            "if not caption.tokens",
+            [["rewrite", LINES[0], "--rewrites=FILE"], rewriting, [*run, "--texts=+FILE"]],
+        ),
+        (own_files.BENCHMARK, "for k in range(6)", [["data", "check", "FILE"]]),
     ):
-        file = own_files.write(tmp_path, name, exiting(code, before, end))
-        run = arguments(world, "clip-ft", tmp_path / "run")
-        commands = {
-            "method.py": [["train", str(file), *run[2:]]],
-            "recipe.py": [["train", str(file), *run[2:]], ["list", "methods", str(file)]],
-            "loss.py": [[*run, *FEW, f"--terms=+{file}"]],
-            "rewrite.py": [
-                ["rewrite", LINES[0], f"--rewrites={file}"],
-                ["rewrite", str(captions), f"--rewrites={file}", "-o", str(tmp_path / "a.jsonl")],
-                [*arguments(world, "negclip", tmp_path / "run"), *FEW, f"--texts=+{file}"],
-            ],
-            "benchmark.py": [["data", "check", str(file), f"--data={tmp_path}"]],
-        }
-        for command in commands[name][: None if end == EXITS[0] else 1]:
+        file = own_files.write(tmp_path, "mine.py", exiting(code, before, end))
+        for words in commands[: None if end == EXITS[0] else 1]:
+            command = [word.replace("FILE", str(file)) for word in words]
             assert main(command) == 1, command
             said = capsys.readouterr().err.splitlines()[-1]
             assert str(file) in said
@@ -279,21 +275,23 @@ def test_files_without_a_loss_or_benchmark_say_what_they_lack(
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Packages that add a thing of each kind."""
-    for kind, code, name, value in (
-        ("methods", own_files.METHOD, "their-method", "their_methods:mine"),
-        ("rewrites", own_files.REWRITE, "denied", "their_rewrites:Denied"),
-        ("losses", own_files.LOSS, "their-half", "their_losses:TERM"),
-        ("benchmarks", own_files.BENCHMARK, "mugs", "their_benchmarks:MUGS"),
+    """Packages that add a thing of each kind, and a rewrite that is an instance of our class."""
+    site = tmp_path / "site"
+    for package, kind, code, name, value in (
+        ("their_methods", "methods", own_files.METHOD, "their-method", "mine"),
+        ("their_rewrites", "rewrites", own_files.REWRITE, "denied", "Denied"),
+        ("their_sampled", "rewrites", own_files.SAMPLED, "nameless", "NAMELESS"),
+        ("their_losses", "losses", own_files.LOSS, "their-half", "TERM"),
+        ("their_benchmarks", "benchmarks", own_files.BENCHMARK, "mugs", "MUGS"),
     ):
-        group = f"compoclip.{kind}"
-        own_files.install(tmp_path / "site", f"their_{kind}", code, group, **{name: value})
-    monkeypatch.syspath_prepend(tmp_path / "site")
+        entry = {name: f"{package}:{value}"}
+        own_files.install(site, package, code, f"compoclip.{kind}", **entry)
+    monkeypatch.syspath_prepend(site)
     rewrites._registered.cache_clear()
     yield
     rewrites._registered.cache_clear()
-    for kind in ("methods", "rewrites", "losses", "benchmarks"):
-        sys.modules.pop(f"their_{kind}", None)
+    for package in [name for name in sys.modules if name.startswith("their_")]:
+        del sys.modules[package]
 
 
 @pytest.mark.usefixtures("packages")
@@ -325,19 +323,9 @@ def test_other_packages_add_all_four(
     assert set(made["sources"]) == {"their_methods.py", "their_rewrites.py", "their_losses.py"}
 
 
-def test_a_package_may_add_an_instance_of_a_class_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site, group = tmp_path / "site", "compoclip.rewrites"
-    name = "their_sampled"
-    own_files.install(site, name, own_files.SAMPLED, group, nameless=f"{name}:NAMELESS")
-    monkeypatch.syspath_prepend(site)
-    rewrites._registered.cache_clear()
-    try:
-        assert get_rewrite("nameless")(parse("a dog"), random.Random(0)) == Refused("no-name")
-    finally:
-        rewrites._registered.cache_clear()
-        sys.modules.pop(name, None)
+@pytest.mark.usefixtures("packages")
+def test_a_package_may_add_an_instance_of_a_class_of_ours() -> None:
+    assert get_rewrite("nameless")(parse("a dog"), random.Random(0)) == Refused("no-name")
 
 
 def test_packages_that_are_broken_are_named(
