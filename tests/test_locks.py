@@ -70,17 +70,6 @@ def refusal(out: Path, holder: subprocess.Popen[str]) -> str:
     return rf"{re.escape(str(out))}: process {holder.pid} on {name} \(.+\) is writing it; wait"
 
 
-def test_the_second_is_told_who_is_writing(tmp_path: Path) -> None:
-    out = tmp_path / "o.jsonl"
-    with (
-        held(out, folder=False) as holder,
-        pytest.raises(CompoclipError, match=refusal(out, holder)) as caught,
-        only_writer(out),
-    ):
-        pytest.fail("entered")
-    assert "\n" not in str(caught.value)
-
-
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     with held(tmp_path / "out", folder=True) as holder:
         holder.kill()
@@ -216,6 +205,11 @@ def test_folders_have_one_writer(job: str, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
+def written(out: Path) -> None:
+    with only_writer(out):
+        pytest.fail("entered")
+
+
 def recorded(out: Path) -> None:
     with appending(out, {"made": "of"}, lambda record: None):
         pytest.fail("entered")
@@ -225,18 +219,18 @@ def fetched(out: Path) -> None:
     fetch(RemoteFile(out.name, "http://127.0.0.1:9/b.csv"), out.parent)
 
 
-@pytest.mark.parametrize("write", [recorded, fetched])
+@pytest.mark.parametrize("write", [written, recorded, fetched])
 def test_files_have_one_writer(write: Callable[[Path], None], tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
     with (
         held(out, folder=False) as holder,
-        pytest.raises(CompoclipError, match=refusal(out, holder)),
+        pytest.raises(CompoclipError, match=refusal(out, holder)) as caught,
     ):
         write(out)
+    assert "\n" not in str(caught.value)
 
 
 def test_results_wait_for_another_run_that_writes_them(tmp_path: Path) -> None:
-    """A result and its items belong together, whichever run wrote last."""
     benchmark = choice_benchmark(tmp_path / "p", n=6, name="one")
     path = tmp_path / "out" / "m" / "one.json"
     with ThreadPoolExecutor(1) as pool:
