@@ -26,9 +26,32 @@ from compoclip.models.weights import weights_hash
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
 
 
+FEW: dict[str, Any] = {"epochs": 0.5, "batch_size": 8, "lr": 1e-3}
+
+
 @pytest.fixture(scope="module")
 def base(world: Path) -> compoclip.Model:
     return compoclip.load(world / "base")
+
+
+@pytest.fixture(scope="module")
+def tuned(
+    base: compoclip.Model, world: Path, tmp_path_factory: pytest.TempPathFactory
+) -> compoclip.Model:
+    """The base after a few steps of NegCLIP, trained by the method of a model."""
+    options = compoclip.TrainOptions(
+        data=world / "plain.jsonl",  # type: ignore[arg-type]  # as notebooks write it
+        out=tmp_path_factory.mktemp("tuned"),
+        seed=1,
+    )
+    return base.train("negclip", options, **FEW)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("suites") / "suite"
+    write_suite(folder, "--size=32", "--benchmarks", "sugarcrepe")
+    return str(folder)
 
 
 def test_every_name_is_there_and_documented() -> None:
@@ -175,34 +198,29 @@ def test_rewrite_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_training_and_measuring_are_those_of_the_command(
-    base: compoclip.Model, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: compoclip.Model,
+    tuned: compoclip.Model,
+    suite: str,
+    world: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    data = str(world / "plain.jsonl")
-    before = base.identity
-    options = compoclip.TrainOptions(
-        data=Path(data),  # type: ignore[arg-type]  # as notebooks write it
-        out=tmp_path / "api",
-        seed=1,
-    )
-    tuned = base.train("negclip", options, epochs=0.5, batch_size=8, lr=1e-3)
-    steps = ["--epochs=0.5", "--batch-size=8", "--lr=1e-3", "--seed=1", f"--data={data}"]
-    model = f"--model={world / 'base'}"
-    assert main(["train", "negclip", model, f"--out={tmp_path / 'cli'}", *steps]) == 0
+    places = (f"--model={world / 'base'}", f"--data={world / 'plain.jsonl'}")
+    steps = ("--epochs=0.5", "--batch-size=8", "--lr=1e-3", "--seed=1")
+    assert main(["train", "negclip", *places, f"--out={tmp_path / 'cli'}", *steps]) == 0
     assert tuned.identity == load_model(tmp_path / "cli" / "model").identity
-    assert tuned.identity.base == before.weights
-    assert base.identity == before  # what was loaded stays as it was
+    assert tuned.identity.base == base.identity.weights
+    assert base.identity == load_model(world / "base").identity  # it stays as it was loaded
 
-    write_suite(tmp_path / "suite", "--size=32", "--benchmarks", "sugarcrepe")
-    capsys.readouterr()
     wanted = compoclip.EvaluateOptions(
-        on=[str(tmp_path / "suite")],  # type: ignore[arg-type]  # as notebooks write it
+        on=[suite],  # type: ignore[arg-type]  # as notebooks write it
         out=str(tmp_path / "results"),  # type: ignore[arg-type]
         resamples=50,
     )
     capsys.readouterr()
     of_api = tuned.evaluate(wanted, name="tuned")
     assert capsys.readouterr().out == ""
-    words = [f"--on={tmp_path / 'suite'}", f"--out={tmp_path / 'again'}", "--resamples=50"]
+    words = [f"--on={suite}", f"--out={tmp_path / 'again'}", "--resamples=50"]
     assert main(["evaluate", str(tmp_path / "cli" / "model"), *words, "--json"]) == 0
     of_cli = json.loads(capsys.readouterr().out)
     assert [r.benchmark for r in of_api] == [r["benchmark"] for r in of_cli]
@@ -212,26 +230,21 @@ def test_training_and_measuring_are_those_of_the_command(
 
 
 def test_the_functions_do_what_the_methods_of_a_model_do(
-    base: compoclip.Model, world: Path, tmp_path: Path
+    base: compoclip.Model, tuned: compoclip.Model, suite: str, world: Path, tmp_path: Path
 ) -> None:
     def options(out: str, **more: Any) -> compoclip.TrainOptions:
         data = str(world / "plain.jsonl")
-        return compoclip.TrainOptions(data=data, out=tmp_path / out, **more)
+        return compoclip.TrainOptions(data=data, out=tmp_path / out, seed=1, **more)
 
-    chosen = {"epochs": 0.5, "batch_size": 8, "lr": 1e-3}
-    tuned = base.train("negclip", options("of-model"), **chosen)
-    named = compoclip.train("negclip", options("named", model=str(world / "base")), **chosen)
+    named = compoclip.train("negclip", options("named", model=str(world / "base")), **FEW)
     assert named.identity == tuned.identity
     method = load_recipe("negclip")()
-    method = replace(method, optim=replace(method.optim, epochs=0.5, batch_size=8, lr=1e-3))
+    method = replace(method, optim=replace(method.optim, **FEW))
     assert base.train(method, options("made")).identity == tuned.identity
     with pytest.raises(compoclip.UsageError, match="negclip is made already: leave gamma out"):
         base.train(method, options("twice"), gamma=1.0)
 
-    write_suite(tmp_path / "suite", "--size=32", "--benchmarks", "sugarcrepe")
-
     def measuring(out: str, **more: Any) -> compoclip.EvaluateOptions:
-        suite = str(tmp_path / "suite")
         return compoclip.EvaluateOptions(on=(suite,), out=tmp_path / out, resamples=50, **more)
 
     loaded: dict[str, Any] = {"base": base, "tuned": tmp_path / "named" / "model"}
