@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from compoclip.evaluation.published.protocols import training_photos
 from compoclip.evaluation.published.read import (
     Arm,
     Column,
+    Paper,
     PublishedNumber,
     PublishedRow,
     PublishedTable,
@@ -34,12 +36,7 @@ from compoclip.models.checkpoint import save_model
 from compoclip.programs import experiment_costs, experiments, reproduce
 from compoclip.programs.estimate import MachineSpeed, measuring_seconds
 from compoclip.programs.experiment_costs import within_budget
-from compoclip.programs.experiments import (
-    Experiment,
-    RunCost,
-    Scale,
-    experiment,
-)
+from compoclip.programs.experiments import Experiment, RunCost, Scale, experiment
 from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip_world import scale as world_scale
@@ -316,7 +313,7 @@ def test_a_budget_takes_a_share_of_the_data(
 
 def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
-    options = ReproduceOptions(out=tmp_path, arms=("softmax",), max_steps=1)
+    options = ReproduceOptions(out=tmp_path, arms=("softmax",), max_steps=1, jobs=1)
     planned = experiment(table, options, small_world)
     experiments.run_experiment(planned, no_cost(planned))
     other = experiment(table, replace(options, max_steps=2), small_world)
@@ -331,37 +328,41 @@ def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_pa
 # --- The paper's own scale, on made photos. ---
 
 
+def table_of_small_batches(of_arm: dict[str, Any], **of_table: Any) -> Paper:
+    """FSC-CLIP with its table 7 alone, whose rows train for one epoch of small batches."""
+    table = paper("fsc-clip").table("table 7")
+    few = {"epochs": 1.0, "batch_size": 8, "warmup": 1}
+    rows = tuple(
+        replace(row, arm=replace(row.arm, settings={**row.arm.settings, **few}, **of_arm))
+        for row in table.rows
+        if row.arm
+    )
+    return replace(paper("fsc-clip"), tables=(replace(table, rows=rows, **of_table),))
+
+
 def test_a_table_at_its_own_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_model(new_model(tmp_path), tmp_path / "tiny")
-    captions = write_data(tmp_path / "photos", 40)
-    fsc = paper("fsc-clip")
-    table = fsc.table("table 7")
-    few = {"epochs": 1.0, "batch_size": 8, "warmup": 1}
-    rows = []
-    for row in table.rows:
-        assert row.arm is not None
-        arm = replace(row.arm, model=str(tmp_path / "tiny"), settings={**row.arm.settings, **few})
-        rows.append(replace(row, arm=arm))
+    captions = write_data(tmp_path / "photos", 24)
     on = (f"rewrites:{captions},images={captions.parent},split=all",)
-    made = replace(fsc, tables=(replace(table, rows=tuple(rows), measure=on),))
+    made = table_of_small_batches({"model": str(tmp_path / "tiny")}, measure=on)
     monkeypatch.setattr(read, "paper", lambda _: made)
     monkeypatch.setattr(reproduce, "missing_files", lambda specs, _: ({}, list(specs), {}))
-    command = ["reproduce", "fsc-clip", "--table", "7", "--yes", "--json", "--device", "cpu"]
+    command = ["reproduce", "fsc-clip", "--table", "7", "--arms", "softmax", "--device", "cpu"]
     command += ["--captions", str(captions), "--images", str(captions.parent)]
-    command += ["--out", str(tmp_path / "out"), "--data", str(tmp_path)]
+    command += ["--out", str(tmp_path / "out"), "--data", str(tmp_path), "--yes", "--json"]
     assert main(command) == 0
     streams = capsys.readouterr()
     record = json.loads(streams.out)
-    assert "3 runs, 1 at once; takes about" in streams.err
-    assert f"laion-coco-100k: the paper has 100,000 samples, {captions} 40" in streams.err
+    assert "2 runs, 1 at once; takes about" in streams.err
+    assert f"laion-coco-100k: the paper has 100,000 samples, {captions} 24" in streams.err
     trained = [name for name in record["runs"] if name.startswith("fsc-clip")]
-    assert len(trained) == 3
+    assert len(trained) == 2
     for name in trained:
         assert (tmp_path / "out" / "runs" / name / "model").is_dir()
         assert (tmp_path / "out" / "results" / name).is_dir()
-    about = f"Here: the paper's models and settings, 40 samples of {captions}."
+    about = f"Here: the paper's models and settings, 24 samples of {captions}."
     assert about in record["text"]
     assert main(command) == 0  # everything is done
     assert "takes about 0 s here" in capsys.readouterr().err
@@ -373,12 +374,9 @@ def test_the_available_items_of_a_benchmark(
     """Files that lie elsewhere, and a part of the photos: nothing is fetched."""
     save_model(new_model(tmp_path), tmp_path / "tiny")
     captions = write_data(tmp_path / "photos", 24)
-    photos = sorted(path.name for path in captions.parent.glob("*.jpg")) or sorted(
-        path.name for path in captions.parent.glob("*.png")
-    )
     rows = [
         {"filename": name, "caption": "a red cup", "negative_caption": "a blue cup"}
-        for name in [*photos[:4], "absent.jpg"]
+        for name in ("0.png", "1.png", "2.png", "3.png", "absent.jpg")
     ]
     annotations = tmp_path / "annotations"
     annotations.mkdir()
@@ -389,14 +387,7 @@ def test_the_available_items_of_a_benchmark(
     command += ["--model", str(tmp_path / "tiny"), "--captions", str(captions), "--yes"]
     command += ["--images", str(captions.parent), "--data", str(tmp_path), "--device", "cpu"]
     command += ["--on", on, "--out", str(tmp_path / "out")]
-    small = {"batch_size": 8, "epochs": 1.0, "warmup": 1}
-    table = paper("fsc-clip").table("table 7")
-    rows_of = [
-        replace(row, arm=replace(row.arm, settings={**row.arm.settings, **small}))
-        for row in table.rows
-        if row.arm
-    ]
-    made = replace(paper("fsc-clip"), tables=(replace(table, rows=tuple(rows_of)),))
+    made = table_of_small_batches({})
     monkeypatch.setattr(read, "paper", lambda _: made)
 
     def never(planned: Experiment) -> dict[str, RunCost]:
