@@ -104,6 +104,7 @@ def test_real_captions_through_a_server_that_misbehaves(
 
 @pytest.mark.slow
 def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
+    captions = captions[:40]
     data = write_lines(tmp_path / "captions.txt", captions)
     out = tmp_path / "killed.jsonl"
     part = tmp_path / "killed.answers.jsonl.part"
@@ -112,7 +113,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         process = Forked([*command, f"--server={url}", "--model=tiny", "--concurrency=4"])
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if part.exists() and part.read_bytes().count(b"\n") >= 20:
+            if part.exists() and part.read_bytes().count(b"\n") >= 10:
                 break
             time.sleep(0.02)
         assert process.poll() is None, process.communicate()
@@ -121,7 +122,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         with part.open("ab") as file:
             file.write(b'{"n": 3, "capt')  # torn in the middle of a line
         kept = {row["n"] for row in map(json.loads, part.read_bytes().splitlines()[:-1])}
-        assert 20 <= len(kept) < 100
+        assert 10 <= len(kept) < 40
         assert not out.exists()
         before = chat_server.stats(url)["asked"]
         assert run(data, out, url, "--concurrency=16") == 0
@@ -130,7 +131,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
     made = lines(out)
     assert [row["caption"] for row in made] == captions
     answers = lines(tmp_path / "killed.answers.jsonl")
-    assert sorted(row["n"] for row in answers) == list(range(100))
+    assert sorted(row["n"] for row in answers) == list(range(40))
     # What was on record was not asked again; what was under way at the end, at most once.
     for number, caption in enumerate(captions):
         assert after[caption] - before.get(caption, 0) == (number not in kept)
