@@ -237,8 +237,6 @@ def test_requests_that_make_no_sense_are_one_line(
     assert main(["convert", filled[0], str(tmp_path / "out"), *filled[1:]]) == code
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    import re
-
     assert re.search(message, error), error
     assert not (tmp_path / "out").exists()
 

@@ -11,6 +11,7 @@ from PIL import Image
 from benchmark_files import (
     SUGARCREPE,
     sugarcrepe_row,
+    vg_row,
     write_json,
     write_photo,
     write_sugarcrepe,
@@ -162,8 +163,6 @@ def test_files_that_may_lack_are_no_problem(tmp_path: Path) -> None:
 
 
 def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
-    from benchmark_files import vg_row, write_json
-
     rows = [vg_row(), vg_row(image_path="5.jpg", bbox_x=100)]
     write_json(tmp_path / "aro" / "visual_genome_relation.json", rows)
     path = tmp_path / "aro" / "images" / "5.jpg"
@@ -181,7 +180,6 @@ def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
 def test_check_finds_files_where_the_readers_do(
     tmp_path: Path, capsys: Capture, edition: bool
 ) -> None:
-    """VSR as its repository keeps it, CREPE's tables in one folder, one of Flickr8k's files."""
     if edition:
         write_json(tmp_path / "edition.json", {"edition": "mini"})
     for name in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
