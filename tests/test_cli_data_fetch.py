@@ -50,9 +50,20 @@ def mirror(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def test_fetch_annotations_and_photos(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a command puts what it fetches."""
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def arguments(mirror: Site, root: Path) -> list[str]:
+    return ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
+
+
+def test_fetch_annotations_and_photos(
+    mirror: Site, root: Path, arguments: list[str], capsys: Capture
+) -> None:
     mirror.break_at["/zips/val2017.zip"] = [100]
     assert main([*arguments, "--yes", "--json"]) == 0
     captured = capsys.readouterr()
@@ -86,10 +97,12 @@ class Terminal(io.StringIO):
 
 
 def test_fetch_asks_first(
-    mirror: Site, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    mirror: Site,
+    root: Path,
+    arguments: list[str],
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
     assert main(arguments) == 2
     assert "add --yes" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
@@ -116,11 +129,10 @@ def test_fetch_refuses_what_is_gated(tmp_path: Path, capsys: Capture) -> None:
         fetching.find_missing(["sugarcrepe"], tmp_path)
 
 
-def test_a_missing_file_ends_with_one_line(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
-    path = fetching.rebased(SOURCES["sugarcrepe/swap_att.json"].url, "")
-    del mirror.files[path]
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
+def test_a_missing_file_ends_with_one_line(
+    mirror: Site, arguments: list[str], capsys: Capture
+) -> None:
+    del mirror.files[fetching.rebased(SOURCES["sugarcrepe/swap_att.json"].url, "")]
     assert main([*arguments, "--yes"]) == 1
     assert "answers 404" in capsys.readouterr().err.splitlines()[-1]
 
@@ -200,9 +212,7 @@ def test_archives_without_a_checksum_have_to_be_archives(site: Site, tmp_path: P
     assert line.endswith("visual7w: 2 files, not verified: no published checksum known")
 
 
-def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
-    root = tmp_path / "root"
-    arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
+def test_what_is_not_verified_is_said(arguments: list[str], capsys: Capture) -> None:
     assert main([*arguments, "--yes", "--annotations-only"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("nothing known") == len(SUGARCREPE)
