@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from compoclip.cli.main import VERBS, main
+from compoclip.cli.main import main
 from compoclip.files import LOCK
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
@@ -28,25 +28,11 @@ from train_helpers import FEW, write_config, write_data
 COMMAND = (sys.executable, "-m", "compoclip")
 
 
-def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(verb in shown for verb in VERBS)
-
-
 def training(folder: Path, out: str, *more: str) -> list[str]:
-    return [
-        "train",
-        "clip-ft",
-        "--from-scratch",
-        f"--model={folder / 'config.json'}",
-        f"--data={folder / 'data' / 'data.tsv'}",
-        f"--out={folder / out}",
-        "--batch-size=8",
-        "--epochs=4000",
-        "--set=log_every=1",
-        *more,
-    ]
+    places = {"model": "config.json", "data": "data/data.tsv", "out": out}
+    words = [f"--{name}={folder / place}" for name, place in places.items()]
+    sizes = ["--batch-size=8", "--epochs=4000", "--set=log_every=1"]
+    return ["train", "clip-ft", "--from-scratch", *words, *sizes, *more]
 
 
 def started(arguments: list[str]) -> subprocess.Popen[str]:
@@ -87,7 +73,7 @@ def until(
     while not condition():
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def group(process: subprocess.Popen[str] | Forked) -> list[int]:
@@ -101,12 +87,18 @@ def group(process: subprocess.Popen[str] | Forked) -> list[int]:
     return found
 
 
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    write_config(tmp_path / "config.json", merges=FEW)
+    write_data(tmp_path / "data")
+    return tmp_path
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("inputs")
 def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     tmp_path: Path, number: int, code: int
 ) -> None:
-    write_config(tmp_path / "config.json", merges=FEW)
-    write_data(tmp_path / "data")
     process = forked(training(tmp_path, "run", "--workers=2"))
     log = tmp_path / "run" / "train.jsonl"
     until(lambda: log.is_file() and len(read_log(log)) >= 3, process)
@@ -137,9 +129,8 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     assert [name for name in one if not one[name].equal(other[name])] == []
 
 
+@pytest.mark.usefixtures("inputs")
 def test_a_run_folder_has_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_config(tmp_path / "config.json", merges=FEW)
-    write_data(tmp_path / "data")
     first = forked(training(tmp_path, "run", "--set=save_every=3"))
     lock = tmp_path / "run" / LOCK
     until(lambda: lock.exists() and lock.read_text() != "", first)  # says who holds it once held
@@ -181,7 +172,7 @@ def test_nothing_is_left_of_a_command_that_is_ended(
 ) -> None:
     process = started(with_workers(verb, tmp_path))
     until(lambda: len(group(process)) >= 4, process)  # with what keeps track of shared memory
-    time.sleep(1)
+    time.sleep(0.5)
     for number in signals:
         if number == signal.SIGINT:
             os.killpg(process.pid, number)
@@ -220,7 +211,7 @@ def test_the_runs_of_a_demo_that_is_killed_save_their_state_and_end(tmp_path: Pa
     [
         ["--help"],
         ["train", "--help"],
-        ["rewrite", "a red cup on a blue table", "--json"],
+        ["parse", "a red cup on a blue table", "--json"],
     ],
 )
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
@@ -237,7 +228,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     ("arguments", "message"),
     [
         (["--help"], "compoclip --help: output: No space left on device"),
-        (["rewrite", "a red cup", "--json"], "compoclip rewrite: output: No space left on device"),
+        (["parse", "a red cup", "--json"], "compoclip parse: output: No space left on device"),
     ],
 )
 def test_an_output_that_is_full_is_one_line(arguments: list[str], message: str) -> None:
