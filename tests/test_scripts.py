@@ -153,9 +153,13 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
-def test_the_table_has_every_recipe() -> None:
-    text = at_a_glance([load_recipe(name)() for name in method_names()])
-    recipes = rows(text, "Recipes")
+@pytest.fixture(scope="module")
+def glance() -> str:
+    return at_a_glance([load_recipe(name)() for name in method_names()])
+
+
+def test_the_table_has_every_recipe(glance: str) -> None:
+    recipes = rows(glance, "Recipes")
     assert recipes[0][:3] == ["recipe", "idea", "texts"]
     assert [row[0].strip("`") for row in recipes[2:]] == method_names()
     assert all(len(row) == len(recipes[0]) for row in recipes)
@@ -163,7 +167,7 @@ def test_the_table_has_every_recipe() -> None:
     assert found["clic"][5] == "text"
     assert found["dac"][5] == "both (LoRA)"
     assert found["cs-clip"][2:5] == ["negclip/replace, units", "single", "negclip + 0.5 unit"]
-    published = rows(text, "Published numbers")
+    published = rows(glance, "Published numbers")
     assert published[2][0] == "CLIP"
     assert ["cs-clip", "86.9 C"] in [row[:2] for row in published]
     text = at_a_glance([load_recipe(name)() for name in ("fsc-clip", "clip")])
@@ -196,7 +200,6 @@ def test_a_file_without_it_is_refused(content: str | None, tmp_path: Path) -> No
         lab_table(record)
 
 
-def test_the_page_is_what_the_script_writes() -> None:
-    text = at_a_glance([load_recipe(name)() for name in method_names()])
+def test_the_page_is_what_the_script_writes(glance: str) -> None:
     written = (ROOT / "docs/literature.md").read_text(encoding="utf-8")
-    assert written == f"{text}\n", "run python scripts/literature.py > docs/literature.md"
+    assert written == f"{glance}\n", "run python scripts/literature.py > docs/literature.md"
