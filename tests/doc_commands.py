@@ -18,6 +18,7 @@ from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
+from record_files import lines, write_lines
 from train_helpers import FEW
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,9 +57,9 @@ class Command:
 
 def commands_of(page: str, text: str) -> Iterator[Command]:
     """Commands in fenced and in indented blocks."""
-    lines = iter(text.splitlines())
+    rest = iter(text.splitlines())
     fenced = False
-    for line in lines:
+    for line in rest:
         if line.lstrip().startswith("```"):
             fenced = not fenced
             continue
@@ -66,7 +67,7 @@ def commands_of(page: str, text: str) -> Iterator[Command]:
             continue
         command = line.strip()
         while command.endswith("\\"):
-            command = f"{command[:-1].rstrip()} {next(lines).strip()}"
+            command = f"{command[:-1].rstrip()} {next(rest).strip()}"
         if command.startswith(tuple(PROGRAMS)):
             yield Command(page, command)
 
@@ -89,7 +90,7 @@ BASE = "ViT-B-32-quickgelu:openai"
 SMALL = {  # verb -> options that make its work small; the last of two counts
     "train": ["--batch-size=4", "--epochs=0.2", "--warmup=1", "--lr=1e-3", "--device=cpu"],
     "sweep": ["--batch-size=4", "--epochs=0.2", "--warmup=1", "--device=cpu"],
-    "evaluate": ["--resamples=20", "--device=cpu"],
+    "evaluate": ["--device=cpu"],
     "compare": ["--resamples=20"],
     "report": ["--resamples=20"],
     "wise-ft": ["--resamples=20", "--device=cpu"],
@@ -157,20 +158,18 @@ def write_ready(folder: Path) -> Path:
         shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
     (folder / "neg_clip").mkdir()
     shutil.copy(world / "near.tsv", folder / "neg_clip" / "train_neg_clip.tsv")
-    rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
+    rows = lines(world / "plain.jsonl")
     table = ["path,title", *(f'{row["image"]},"{row["caption"][0]}"' for row in rows)]
     for name in ("coco.csv", "pairs.csv"):
-        (folder / name).write_text("\n".join(table) + "\n")
-    (folder / "captions.txt").write_text("".join(f"{row['caption'][0]}\n" for row in rows[:5]))
+        write_lines(folder / name, table)
+    write_lines(folder / "captions.txt", (row["caption"][0] for row in rows[:5]))
     given = [
         {"caption": text, "positive": f"{text} here"} for row in rows for text in row["caption"]
     ]
-    lines = "".join(json.dumps(each) + "\n" for each in given)
-    (folder / "positives.jsonl").write_text(lines)
+    write_lines(folder / "positives.jsonl", map(json.dumps, given))
     columns = ("title", "filepath", "relation_list", "attribute_list")
-    found = [(row["caption"][0], row["image"], "['on']", "['red']") for row in rows]
-    cells = "".join("\t".join(each) + "\n" for each in (columns, *found))
-    (folder / "macco.tsv").write_text(cells)
+    concepts = [(row["caption"][0], row["image"], "['on']", "['red']") for row in rows]
+    write_lines(folder / "macco.tsv", map("\t".join, (columns, *concepts)))
     for name in ("coco", "photos"):
         (folder / name).mkdir()
         for image in world.glob("*.png"):
@@ -180,7 +179,7 @@ def write_ready(folder: Path) -> Path:
     for k in range(40):
         Image.new("RGB", (32, 32), (6 * k, 9, 9)).save(folder / "photos" / f"own-{k}.png")
         table += [f"own-{k}.png,a black dog near two red chairs"] * 2
-    (folder / "captions.csv").write_text("\n".join(table) + "\n")
+    write_lines(folder / "captions.csv", table)
     made = ["--model", str(folder / "base"), f"--out={folder / 'photos.index'}"]
     assert main(["index", str(folder / "photos"), *made]) == 0
     karpathy = [
@@ -206,12 +205,12 @@ def write_ready(folder: Path) -> Path:
     shutil.copy(ROOT / decoder, folder / decoder)
     foil = {"image": "0.png", "caption": "a star", "negative_caption": "a mug", "subtask": "kind"}
     (folder / "data" / "foils").mkdir()
-    (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
+    write_lines(folder / "data" / "foils" / "mine.jsonl", [json.dumps({"id": "17", **foil})])
     shutil.copy(world / "0.png", folder / "data")
     names = ("base", "fsc", "first", "ft", "compo", "mine", "plain")
     models = [f"{name}={folder / 'base'}" for name in names]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
-    assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
+    assert main(["evaluate", *models, *on]) == 0
     return folder
 
 

@@ -6,6 +6,7 @@ import inspect
 import re
 import runpy
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from build.results import few_resamples
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.cli import options, train
 from compoclip.cli.main import all_verbs, main
@@ -30,7 +32,7 @@ from doc_commands import (
     write_ready,
 )
 
-# Commands that are not run here, by how they start (or by page), and why; all are parsed.
+# Commands that are not run alone, by how they start (or by page), and why; all are parsed.
 NOT_RUN = {
     "compoclip play": "serves until it is stopped; tested in test_play_server",
     "compoclip serve": "serves until it is stopped; tested in test_serve",
@@ -43,6 +45,7 @@ NOT_RUN = {
     "compoclip reproduce": "downloads and trains; tested in test_reproduce",
     "compoclip bundle": "needs a run and results of its model; tested in test_bundle",
     "compoclip verify": "needs a bundle; tested in test_bundle",
+    "docs/guide/your-own.md": "run one after the other below",
     "docs/guide/other-trainers.md": "needs other libraries; in test_examples, test_ecosystem",
     "docs/corpora.md": "needs shards or Ray; each form is run in test_corpora_run, test_cluster",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
@@ -53,26 +56,41 @@ class ParsedError(BaseException):
     """Raised in place of doing what was parsed."""
 
 
-def reason(command: Command) -> str:
-    """Why a command is not run; "" when it is."""
-    starts = (why for how, why in NOT_RUN.items() if command.text.startswith(how))
-    return NOT_RUN.get(command.page) or next(starts, "")
+EXTRAS = {
+    "--to onnx": ("onnxscript",),
+    "--to lancedb": ("lancedb",),
+    "--track": ("tensorboard", "wandb"),
+}
+"""Packages of the project's extras that commands need, by their options."""
+
+
+def runs_alone(command: Command) -> bool:
+    without = command.page in NOT_RUN or command.text.startswith(tuple(NOT_RUN))
+    return not without and command.words[-1] != "--help"  # which parsing shows
 
 
 def shape(command: Command) -> str:
-    """A command without what makes no difference to it: names of runs, results and outputs, and of
-    a method, each of which trains in test_methods_golden."""
-    text = re.sub(r"\b(runs|results|sweeps)/[\w-]+", r"\1/NAME", " ".join(command.words))
+    """A command in small without what makes no difference to it: names of runs, results, outputs
+    and models, sizes, and a method, each of which trains in test_methods_golden."""
+    text = re.sub(r"\b(runs|results|sweeps)/[\w-]+", r"\1/NAME", " ".join(small(command)))
     text = re.sub(r"^train [\w-]+(?= )", "train METHOD", text)
-    return re.sub(r"\b[\w-]+(?==runs/)|(?<= -o )\S+", "NAME", text)
+    text = re.sub(r"(--(?:count|epochs)) \S+", r"\1 N", text)
+    return re.sub(r"\b[\w-]+(?==(?:runs/|base))|(?<= -o )\S+", "NAME", text)
 
 
 # One of each shape, however many pages have it.
-RUN = list({shape(each): each for each in documented() if not reason(each)}.values())
+RUN = list({shape(command): command for command in documented() if runs_alone(command)}.values())
 
 
 def name(command: Command) -> str:
     return f"{command.page}: {command.text[10:60]}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def narrow_measurements() -> Iterator[None]:
+    """No test of this file asserts an interval of what a command measured."""
+    with few_resamples():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -116,45 +134,34 @@ def test_commands_are_found_where_they_stand() -> None:
 
 @pytest.mark.parametrize("command", documented(), ids=name)
 def test_every_command_is_understood(command: Command, only_parse: None) -> None:
-    words = [word for word in command.words if word != "..."]
-    if words[-1:] in (["--help"], ["-h"]):
+    if command.words[-1] == "--help":
         with pytest.raises(SystemExit) as ended:
-            command.run(words)
+            command.run(command.words)
         assert ended.value.code == 0
     else:
         with suppress(ParsedError):
-            assert command.run(words) == 0  # --save-config, which ends before the run
+            assert command.run(command.words) == 0  # --save-config, which ends before the run
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("command", RUN, ids=name)
 def test_every_command_runs(
     command: Command, ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "--to onnx" in command.text:
-        pytest.importorskip("onnxscript", reason="needs the extra onnx")
-    if "--to lancedb" in command.text:
-        pytest.importorskip("lancedb", reason="needs the extra lancedb")
-    if "--track" in command.text:
-        for package in ("tensorboard", "wandb"):
-            pytest.importorskip(package, reason="needs the extra track")
+    for option, packages in EXTRAS.items():
+        for package in packages if option in command.text else ():
+            pytest.importorskip(package, reason=f"{option} needs it")
     words = small(command)
-    if words[-1:] == ["..."] or "..." in words:
-        words[words.index("...") :] = ["sugarcrepe", *words[words.index("...") + 1 :]]
     link_inputs(words, ready, tmp_path)
     monkeypatch.chdir(tmp_path)
-    try:
-        code = command.run(words)
-    except SystemExit as ended:  # --help
-        code = ended.code if isinstance(ended.code, int) else 1
-    assert code == 0
+    assert command.run(words) == 0
 
 
 @pytest.mark.slow
 def test_seven_commands_compare_an_own_method_with_plain_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In an empty folder, one after the other, as the guide has them but for their size."""
     page = (ROOT / "docs" / "guide" / "your-own.md").read_text(encoding="utf-8")
     block = page.partition("```sh\n")[2].partition("```")[0]
     commands = list(commands_of("your-own.md", f"```sh\n{block}```"))
@@ -163,15 +170,14 @@ def test_seven_commands_compare_an_own_method_with_plain_fine_tuning(
         "world train": ["--count=16"],
         "world suite": ["--items-per-task=2"],
         "train": ["--max-steps=2", "--batch-size=8", "--device=cpu"],
-        "evaluate": ["--resamples=20", "--device=cpu"],
+        "evaluate": ["--device=cpu"],
         "compare": ["--resamples=20"],
     }
     monkeypatch.chdir(tmp_path)
     for command in commands:
         task = " ".join(command.words[:2] if command.words[0] == "world" else command.words[:1])
         assert command.run([*command.words, *less.get(task, [])]) == 0, command.text
-    told = capsys.readouterr().out
-    assert "mine against plain (base), on the same items" in told
+    assert "mine against plain (base), on the same items" in capsys.readouterr().out
 
 
 def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
