@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from compoclip.benchmarks.names import benchmark_names
 from compoclip.cli import options, train
 from compoclip.cli.main import all_verbs, main
 from compoclip.methods.registry import method_names
+from compoclip.report import write
 from compoclip.training.settings import RunSettings
 from doc_commands import (
     PAGES,
@@ -153,6 +155,8 @@ def test_every_command_runs(
         for package in packages if option in command.text else ():
             pytest.importorskip(package, reason=f"{option} needs it")
     words = small(command)
+    if words[0] == "sweep":  # test_cli_sweep.py reads the report of one
+        monkeypatch.setattr(write, "write_report", MagicMock())
     link_inputs(words, ready, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert command.run(words) == 0
