@@ -9,6 +9,7 @@ from __future__ import annotations
 # --- Text files and tables. ---
 
 MAX_CONFIG_CHARACTERS = 1 << 16  # of a YAML configuration; a run's own has 2,000
+MAX_CONFIG_DEPTH = 100  # of lists and objects in one another; options have three levels at most
 MAX_LINE_BYTES = 1 << 24  # of a line, and characters of a cell; a long list of captions has 100,000
 MAX_LITERAL_CHARACTERS = 1 << 20  # of a list written as text in a cell: Python's parser is slow
 MAX_UNPACKED_RATIO = 100  # unpacked to packed size; captions reach 30

@@ -38,7 +38,7 @@ from typing import (
 
 import yaml
 
-from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_SEED
+from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_CONFIG_DEPTH, MAX_SEED
 from compoclip.errors import UsageError, closest
 from compoclip.files import read_text, reason
 from compoclip.typed import Within, convert, marks_of, require_kind
@@ -444,13 +444,19 @@ def _yaml(text: str) -> Any:
     """The value of a text. Raises YAMLError for anything but plain YAML."""
     try:
         # Few aliases stand for a value larger than the memory; tags name types that options lack.
+        # The time for brackets in brackets grows with the square of their number.
+        depth = 0
         for event in yaml.parse(text, _YamlReader):
+            if isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            elif isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_CONFIG_DEPTH:
+                    raise yaml.YAMLError("nested too deeply")
             if getattr(event, "anchor", None) or getattr(event, "tag", None):
                 problem = "anchors, aliases and tags (&, *, !) are not read: write values out"
                 raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return yaml.load(text, _YamlReader)
-    except RecursionError:
-        raise yaml.YAMLError("nested too deeply") from None
     except ValueError as error:
         raise yaml.YAMLError("a number has thousands of digits") from error
 
