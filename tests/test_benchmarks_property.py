@@ -30,6 +30,7 @@ from build.tables import (
     write_arrow,
     write_csv,
     write_json,
+    write_jsonl,
     write_parquet,
     write_rows,
     write_text,
@@ -41,6 +42,7 @@ from compoclip.benchmarks.registry import reader
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
+from lab_helpers import coco
 from test_benchmarks_photo_sets import encoded, write_coco, write_index, write_shards, write_table
 
 PICTURES = (".png", ".jpg", ".npy")
@@ -291,11 +293,11 @@ OWN: dict[str, tuple[str, Writer]] = {
     "captions": (own_captions.HALF, own_captions.write_own),
     "boxes": (
         own_boxes.SPEC,
-        lambda root: write_json(root / "positions_own" / "boxes.json", own_boxes.coco()),
+        lambda root: write_json(root / "positions_own" / "boxes.json", coco()),
     ),
     "lines": (
         own_boxes.SPEC,
-        lambda root: own_boxes.write_lines(root, [own_boxes.boxed(), own_boxes.boxed("2.jpg")]),
+        lambda root: write_jsonl(root / "own.jsonl", [own_boxes.boxed(), own_boxes.boxed("2.jpg")]),
     ),
 }
 """Benchmarks that are made from a user's own captions and boxes, beside the package."""
