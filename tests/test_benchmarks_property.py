@@ -297,7 +297,9 @@ OWN: dict[str, tuple[str, Writer]] = {
     ),
     "lines": (
         own_boxes.SPEC,
-        lambda root: write_jsonl(root / "own.jsonl", [own_boxes.boxed(), own_boxes.boxed("2.jpg")]),
+        lambda root: write_jsonl(
+            root / "own.jsonl", [own_boxes.boxed(), own_boxes.boxed(image="2.jpg")]
+        ),
     ),
 }
 """Benchmarks that are made from a user's own captions and boxes, beside the package."""
