@@ -56,7 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look at it again."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
