@@ -457,6 +457,8 @@ def test_tallyqa_asks_for_one_of_sixteen_statements(tmp_path: Path) -> None:
     assert present(found)[1] == ()
     assert found.left_out == {"questions that do not ask how many": 1}
     assert measured(found, tmp_path / "out").headline_score.chance == pytest.approx(1 / 16)
+    (most,) = load_benchmark("tallyqa", write_tallyqa(tmp_path, [tally_row(answer=15)])).content
+    assert most.truth == 15
 
 
 def test_tallyqa_is_read_from_its_archive_and_photos_from_one_folder(tmp_path: Path) -> None:

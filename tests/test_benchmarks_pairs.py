@@ -467,9 +467,10 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     assert load_benchmark("bivlc", tmp_path).content == lines.content
     write_parquet(path, {"image": ["1.jpg"]})
     refuses("no column 'negative_image', only 'image'", "", "bivlc", tmp_path)
-    held = [bivlc_row(image={"bytes": data, "path": "1.jpg"}) for data in (b"x", None)]
-    write_parquet(path, held)
-    refuses("row 2: 'image' holds no picture", "", "bivlc", tmp_path)
+    for absent in (None, b""):
+        held = [bivlc_row(image={"bytes": data, "path": "1.jpg"}) for data in (b"x", absent)]
+        write_parquet(path, held)
+        refuses("row 2: 'image' holds no picture", "", "bivlc", tmp_path)
     path.write_bytes(b"PAR1")
     refuses("not a whole Parquet file", str(path), "bivlc", tmp_path)
 

@@ -74,6 +74,7 @@ a cat on a chair and a dog on a table
   | a table on a chair and a dog on a cat | a cat on a table and a dog on a chair
   | a cat on a chair and a table on a dog
 Dogs are chasing cats. | Cats are chasing dogs.
+a chicken sandwich beside a tomato soup | a tomato sandwich beside a chicken soup
 """)
 
 

@@ -157,13 +157,13 @@ def test_trackers_pass_records_on_and_open_late(
 
     monkeypatch.setattr("compoclip.training.log._OPEN", {"json": opening})
     lines = [{"step": 1, "loss": 2.0}, {"step": 2, "skipped": "loss is not finite"}]
-    lines.append({"step": 3, "loss": 1.5})
+    lines += [{"step": 3, "lr": 0.5}, {"step": 3, "loss": 1.5}]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reported: list[float] = []
     with Trackers(("json",), tmp_path, {}, lambda record, total: reported.append(total)) as report:
         assert opened == []
         report({"step": 3, "loss": 1.5}, 9)
-    assert seen == [(1, {"loss": 2.0}), (2, {}), (3, {"loss": 1.5})]
+    assert seen == [(1, {"loss": 2.0}), (2, {}), (3, {"lr": 0.5}), (3, {"loss": 1.5})]
     assert closed == [True]
     assert reported == [9]
 
