@@ -8,6 +8,7 @@ import pytest
 
 from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, get_rewrite
+from compoclip.rewrites.written import same_statement
 from rewrite_facts import results, rows
 
 # Rewrite | reason | caption
@@ -253,3 +254,21 @@ bigram-shuffle | a cat but no dog | no dog but a cat
 @pytest.mark.parametrize(("name", "caption", "never"), WRONG)
 def test_what_is_wrong_is_not_made(name: str, caption: str, never: str) -> None:
     assert [r.text for r in results(get_rewrite(name), caption, 60) if never in r.text] == []
+
+
+@pytest.mark.parametrize(
+    ("caption", "written", "same"),
+    [
+        ("a cup of tea and a pot", "a pot and a cup of tea", True),
+        (
+            "a bottle of wine and a glass on a table",
+            "a glass and a bottle of wine on a table",
+            True,
+        ),
+        ("a dog bites a man", "a man bites a dog", False),
+    ],
+)
+def test_what_is_said_around_an_and_may_be_exchanged(
+    caption: str, written: str, same: bool
+) -> None:
+    assert same_statement(parse(caption), parse(written)) is same

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from build.tables import write_text
+from compoclip.benchmarks.case import ImageRef, Retrieval
 from compoclip.cli.main import main
 from compoclip.data.sources.open import Request
 from compoclip.evaluation import ModelEncoder
+from compoclip.evaluation.encode import EncodeOptions
 from compoclip.models import load_model
-from compoclip.search import PhotoIndex, index_page, index_photos, search
+from compoclip.search import PhotoIndex, before_after, index_page, index_photos, look_up, search
 from compoclip.search.page import scores_explained
 from compoclip.web import Playground, Server, Service, model_site, play_site
 from search_photos import indexed, photo, write_photos
@@ -184,3 +187,18 @@ def test_the_page_is_opened_and_may_fail(
     assert "no page of the photos: " in said.err
     assert "rank" in said.out
     assert main(["search", str(tmp_path / "i"), "a mug", "--open"]) == 1
+
+
+def test_equal_scores_count_against_the_photo_of_a_caption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tuple(ImageRef(photo(tmp_path / f"{k}.png", k)) for k in range(4))
+    photos = Retrieval(images, ("a dog", "a cat"), ((0, 0), (1, 0), (3, 1)))
+    features = np.array([[0.5, 0.1], [0.2, 0.9], [0.5, 0.9], [0.7, 0.9]], dtype=np.float32)
+    texts = np.eye(2, dtype=np.float32)
+    monkeypatch.setattr(before_after, "encoded", lambda *_: [("base", features, texts)])
+    page = tmp_path / "page.html"
+    lookups = look_up({}, photos, EncodeOptions(), torch.device("cpu"), 0, page)
+    ranks = {lookup.caption: dict(lookup.ranks) for lookup in lookups}
+    assert ranks == {"a dog": {"base": 3}, "a cat": {"base": 3}}
+    assert "“a dog” by base: its photo is number 3" in page.read_text()
