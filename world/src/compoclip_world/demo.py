@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BASE = "base"
 _SETTINGS = ("model", "scenes", "items_per_task", "epochs", "batch_size", "lr", "seed")
-_PRODUCT = 0.0145
+_PRODUCT = 0.0112
 """Seconds of the product in `_announce` on two idle cores of an AMD EPYC, one of which takes:"""
 _SCENE, _CACHED = 0.7e-3, 2.2e-3
 """seconds to draw a scene, and to parse its caption and encode its image,"""
