@@ -18,7 +18,12 @@ from compoclip.evaluation.comparison import Difference, compare_all, corrected, 
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
-from compoclip.evaluation.tables import comparison_table, overview_table, results_table
+from compoclip.evaluation.tables import (
+    comparison_table,
+    overview_table,
+    results_table,
+    without_prefix,
+)
 from evaluation_helpers import (
     FakeEncoder,
     bootstrap_means,
@@ -285,3 +290,12 @@ def test_a_benchmark_that_one_model_lacks_is_a_dash(results: Measured) -> None:
     table = overview_table([results["base", "toy"], results["better", "few"]], base="base")
     (row,) = (line for line in str(table).splitlines() if line.startswith("few"))
     assert row.split()[2] == "-"
+
+
+def test_what_names_of_all_benchmarks_begin_with_stands_in_the_header() -> None:
+    names = ["world-strict-pairs", "world-strict-foils", "world-strict-more-words"]
+    rows = [[f"  {name} R@1", "50.0"] for name in names]
+    assert without_prefix(rows, names) == "world-strict-..."
+    assert [row[0] for row in rows] == ["  pairs R@1", "  foils R@1", "  more-words R@1"]
+    assert without_prefix(rows[:1], names[:1]) == ""
+    assert rows[0] == ["  pairs R@1", "50.0"]

@@ -196,6 +196,7 @@ def test_the_first_table_has_gain_and_both_directions(study):
     assert first.name == "Mean grounded gain"
     assert [s.value for s in first.scores] == [m.mean().value for m in study.grounded.models]
     assert names.count(RECOGNITION) == 1
+    assert len({first.name, *names}) == 1 + len(names)
     assert RETRIEVAL not in names  # a mean over styles
     ways = ("text to image", "image to text")
     assert {name for name in names if "R@1" in name} == {
