@@ -21,10 +21,8 @@ def shown(capsys: Capture, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_what_is_kept_is_measured_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("user_cache")
+def test_what_is_kept_is_measured_and_removed(tmp_path: Path, capsys: Capture) -> None:
     nothing = {"parses": 0, "features": 0, "indexes": 0}
     assert shown(capsys) == {"folder": str(cache_folder()), "bytes": nothing, "cleared": []}
     store = cache_folder() / "parses.sqlite"
@@ -50,10 +48,8 @@ def test_what_is_kept_is_measured_and_removed(
     assert ParseStore(store).get_or_parse("a red star").text == "a red star"
 
 
-def test_an_index_beside_its_data_is_none_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.mark.usefixtures("user_cache")
+def test_an_index_beside_its_data_is_none_of_it(tmp_path: Path, capsys: Capture) -> None:
     place = write_cache(tmp_path / "data.jsonl", ".lines", lambda path: path.write_bytes(b"1"))
     assert shown(capsys, "--clear=all")["bytes"]["indexes"] == 0
     assert place.is_file()

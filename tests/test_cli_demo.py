@@ -27,10 +27,10 @@ def small_suite(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("user_cache")
 def test_demo_runs_end_to_end_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)
     warm = SimpleNamespace(Popen=Forked)  # has imported torch
     monkeypatch.setattr("compoclip_world.demo.subprocess", warm)

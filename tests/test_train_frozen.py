@@ -31,9 +31,8 @@ TRUNK = ("--freeze", "image-trunk")
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+def encoded(monkeypatch: pytest.MonkeyPatch, user_cache: Path) -> list[int]:
     """Counts the images that a tower encodes, in a cache folder that is empty at first."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     seen: list[int] = []
     encode, states = ImageTower._encode, ImageTower.cached_features
 

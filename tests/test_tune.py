@@ -189,9 +189,8 @@ def test_the_table_of_rules() -> None:
 
 
 @pytest.fixture
-def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(tmp_path: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command line that tunes a tiny model in three steps, with 72 photos, into `tuned`."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rule = replace(RULES[0], steps=3, batch_size=8, held_out=0.25)
     monkeypatch.setattr("compoclip.programs.tune.RULES", (rule,))
     write_base(tmp_path)
@@ -315,6 +314,7 @@ def test_photos_ask_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "bundled has only seen drawn scenes" in said
 
 
+@pytest.mark.usefixtures("user_cache")
 @pytest.mark.parametrize(
     ("names", "opened"),
     [
@@ -328,7 +328,6 @@ def test_parts_of_opened_data_are_what_opening_each_part_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], opened: int
 ) -> None:
     """No names: a table with a column of splits."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with write_data(tmp_path, 30).open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     folder = tmp_path / "data"
