@@ -117,6 +117,48 @@ def test_numbers_have_the_names_that_lie_beside_them(tmp_path: Path) -> None:
         open_source(spec, templates=TEMPLATE)
 
 
+def listed(form: str, folder: Path, name: str, text: str) -> str:
+    """Photos of the classes 0, 1 and 2 in a form, beside a file that names the numbers."""
+    spec = written(form, folder, ("0", "1", "2"))
+    (folder / "classnames.txt").unlink(missing_ok=True)  # of shards
+    place = Path(spec) if form == "class folders" else Path(spec).parent
+    (place / name).write_text(text)
+    return spec
+
+
+@pytest.mark.parametrize("form", ["table", "shards", "class folders"])
+@pytest.mark.parametrize("name", ["classnames.txt", "labels.txt", "labelmap.txt"])
+def test_training_and_zero_shot_read_one_list_of_names(
+    form: str, name: str, tmp_path: Path
+) -> None:
+    spec = listed(form, tmp_path / "whole", name, "cat\ncow\ndog\n\n")
+    assert sorted(captions(spec, "{}")) == [("cat",), ("cow",), ("dog",)]
+    (target,) = parse_targets([f"zero_shot:{spec}"], tmp_path)
+    content = target.load().content
+    assert (content.classes, sorted(content.labels)) == (("cat", "cow", "dog"), [0, 1, 2])
+    for text, number in (("cat\n\ndog", 1), ("cat\ncow", 2)):
+        short = listed(form, tmp_path / str(number), name, text)
+        with pytest.raises(CompoclipError, match=rf"label {number} has no name .*{name}"):
+            captions(short, "{}")
+        (target,) = parse_targets([f"zero_shot:{short}"], tmp_path)
+        with pytest.raises(CompoclipError, match=r"has no name|is empty|class names for 3"):
+            target.load()
+
+
+@pytest.mark.parametrize("form", ["shards", "ClassLabel"])
+def test_a_number_beyond_the_names_that_the_data_state_is_no_other_class(
+    form: str, tmp_path: Path
+) -> None:
+    spec = written(form, tmp_path, ("cat", "dog", "emu"))
+    if form == "shards":
+        (tmp_path / "classnames.txt").write_text("cat\ndog")
+    else:
+        files = [photo(tmp_path / f"{k}.png", k).read_bytes() for k in range(3)]
+        spec = write_class_labels(tmp_path / "data.parquet", files, [0, 1, 2], ["cat", "dog"])
+    with pytest.raises(CompoclipError, match="label 2 has no name among 2"):
+        captions(spec, "{}")
+
+
 def test_folders_have_the_names_of_an_index_wordnet_or_their_own(tmp_path: Path) -> None:
     spec = written("class folders", tmp_path, ("n02084071", "n02123045"))
     assert captions(spec, "{}") == [("dog",), ("tabby cat",)]

@@ -92,6 +92,11 @@ def disguised(path: Path) -> str:
     return ""
 
 
+def first_of(folder: Path, names: Iterable[str]) -> Path | None:
+    """Return the first file of these names that a folder has."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def read_text(
     path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
 ) -> str:

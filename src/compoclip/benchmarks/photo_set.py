@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,9 +13,12 @@ from compoclip.archives import opened_zip, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.options import DataOptions, as_target_option, naming_options
-from compoclip.data.prompts import NUMBERS, read_names
+from compoclip.data.places import TABLES
+from compoclip.data.prompts import NUMBERS, list_of_names, listed_names, numbered, read_names
 from compoclip.errors import require
-from compoclip.patterns import ROW_FILES, has_ending
+from compoclip.files import first_of, open_regular
+from compoclip.files import reading as reading_file
+from compoclip.patterns import has_ending
 from compoclip.typed import read_fields
 
 Photo = tuple[ImageRef, tuple[int, ...], str]
@@ -63,8 +66,8 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
 
     Unless a split is named, these are of the test split or else of another that is held out, where
     the data name splits. A class is numbered as the data say, else by the order of the names.
-    Shards are as CLIP_benchmark publishes them: names in classnames.txt, a label as .cls (a number)
-    or, where several classes are true, as .npy (a vector of 0 and 1).
+    Shards are as CLIP_benchmark publishes them: a label as .cls (a number) or, where several
+    classes are true, as .npy (a vector of 0 and 1). Numbers have the names of a list in the folder.
     """
     from compoclip.data.sources.open import request_of
 
@@ -81,6 +84,9 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     rows = list(zip(source.located(), source.column("image"), source.column("label"), strict=True))
     in_folders = place.is_dir() and not any(member for (_, member), *_ in rows)
     in_folders = in_folders and all(f"/{label}/" in f"/{image}" for _, image, label in rows)
+    listed = listed_names(folder) if unnamed and not in_folders else ()
+    parts = sorted({number for label in names for number in label.split(",")})
+    places = dict(zip(parts, numbered(parts, len(listed))))
     photos: list[Photo] = []
     for (path, member), image, label in rows:
         if label in numbers and not unnamed:
@@ -88,7 +94,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         else:
             problem = f"label {label!r:.40} is neither a number from 0 nor the name of a class"
             require(NUMBERS.fullmatch(label), f"{path}@{member}" if member else path, problem)
-            labels = tuple(map(int, label.split(",")))
+            labels = tuple(places.get(number, int(number)) for number in label.split(","))
         if in_folders:
             key = f"/{image}"[f"/{image}".index(f"/{label}/") + 1 :]
         else:
@@ -107,7 +113,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     return PhotoSet(
         refs,
         labels_of,
-        () if unnamed else tuple(names),
+        listed if unnamed else tuple(names),
         keys,
         folders=in_folders,
         templates=templates if templates.is_file() else None,
@@ -187,7 +193,6 @@ INDEXES = tuple(
     for split in ("test", "val")
     for kind in (".txt", "_images.txt", "_ic.txt", "_meta.json", ".json")
 )
-LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
 
 
 def read_photo_index(path: Path) -> PhotoSet:
@@ -197,7 +202,7 @@ def read_photo_index(path: Path) -> PhotoSet:
         rows, names = read_coco(path)
     else:
         rows = _of_lines(path)
-        listed = first_of(path.parent, LABELS)
+        listed = list_of_names(path.parent)
         names = () if listed is None else read_names(listed, path.parent.name)
     members = cache(_members)
     photos: list[Photo] = []
@@ -246,20 +251,18 @@ def _members(archive: Path) -> frozenset[str]:
         return frozenset(member.filename for member in zip_members(opened))
 
 
-def first_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first file of these names that a folder has."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def is_table(place: Path) -> bool:
-    """Return whether labelled photos are rows of a table, read as training data are."""
-    return has_ending(place, ".csv", ".tsv", *ROW_FILES)
+def is_training_data(file: Path) -> bool:
+    """Return whether a file of labelled photos is a table, a list in JSON or a shard."""
+    if has_ending(file, ".json"):
+        with reading_file(file), open_regular(file) as content:
+            return content.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return has_ending(file, *TABLES, ".tar")
 
 
 def find_index(place: Path) -> Path | None:
-    """Return the index that a file is, unless it is a table, or that a folder has."""
+    """Return the index that a file is, unless it is training data, or that a folder has."""
     if place.is_file():
-        return None if is_table(place) else place
+        return None if is_training_data(place) else place
     return first_of(place, INDEXES)
 
 

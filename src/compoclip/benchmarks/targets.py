@@ -85,9 +85,9 @@ class Target:
         place = self.options.get("annotations")
         if place is None or self.spec not in FILES.values():
             return
-        from compoclip.benchmarks.photo_set import is_table
+        from compoclip.benchmarks.photo_set import is_training_data
 
-        if self.spec in _CAPTIONED.values() or is_table(place):
+        if self.spec in _CAPTIONED.values() or is_training_data(place):
             with naming_options(as_target_option):
                 require_there(str(place), self.images)
 

@@ -8,14 +8,14 @@ the folder of the argument `images`), looked for in this order:
     *.parquet or data/*.parquet                       as on hubs
     <class directory>/**/<photo>, index.json          folders of classes
 
-All but the first are read as training data with labels are, so a table of images and labels is a
-set, too (`zero_shot:labels.csv`), and the options of `DataOptions` apply. Option `annotations`: an
-index or table under another name. Class names are taken from, in this order: option `index` or the
-folder's index.json (what the data call a class -> name), option `classes` (a list in label order;
-for folders whose names are numbers also classnames.txt, labels.txt or labelmap.txt in their
-folder), the published names, the data themselves. Of the latter WordNet ids get the names of their
-classes, "001.Black_footed_Albatross" becomes "black footed albatross" and "AnnualCrop" "annual
-crop"; a note says so. Numbers without names are refused.
+All but the first are read as training data with labels are, so a table of images and labels or a
+shard is a set, too (`zero_shot:labels.csv`), and the options of `DataOptions` apply. Option
+`annotations`: an index or table under another name. Class names are taken from, in this order:
+option `index` or the folder's index.json (what the data call a class -> name), option `classes` (a
+list in label order; for numbers also classnames.txt, labels.txt or labelmap.txt in the folder), the
+published names, the data themselves. Of the latter WordNet ids get the names of their classes,
+"001.Black_footed_Albatross" becomes "black footed albatross" and "AnnualCrop" "annual crop"; a note
+says so. Numbers without names are refused.
 Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
 formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME
 in `prompts.md`, or the option `key`. A class without photos still competes.
@@ -43,7 +43,7 @@ from typing import NamedTuple
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.photo_set import LABELS, PhotoSet, first_of, read_photos
+from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.reader import OWN, Loading
 from compoclip.console import counted, note
 from compoclip.data import prompts
@@ -177,7 +177,7 @@ def read(
         if (folder / "index.json").is_file():
             index = folder / "index.json"
         elif not facts.classes and prompts.are_numbers(photos.names):
-            classes = first_of(folder, LABELS)
+            classes = prompts.list_of_names(folder)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
@@ -194,6 +194,9 @@ def read(
         problem = f"classes are called by numbers ({', '.join(photos.names[:3])}, ...), which no "
         problem += "prompt can use; put their names in label order into classnames.txt there, "
         require(not prompts.are_numbers(photos.names), folder, f"{problem}{fix}")
+        problem = f"class {next((k for k, name in enumerate(photos.names) if not name), 0)} has no "
+        problem += f"name, which no prompt can do without; fix the list of names, {fix}"
+        require(all(photos.names), folder, problem)
         names = prompts.spoken_names(photos.names, folder)
         if changed := prompts.say_renamed(photos.names, names):
             data.assumed += (changed,)

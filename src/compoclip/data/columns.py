@@ -107,7 +107,8 @@ def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
     if isinstance(cell, list) and all(type(number) is int and number >= 0 for number in cell):
         return ",".join(map(str, sorted({*cell})))
     if isinstance(cell, int) and not isinstance(cell, bool):
-        cell = classes[cell] if 0 <= cell < len(classes) else str(cell)
+        name = classes[cell] if 0 <= cell < len(classes) else ""
+        cell = name.strip() or str(cell)  # a number without a name is asked for one, not left out
     if not isinstance(cell, str) or is_empty(cell) or _BELOW_0.fullmatch(cell.strip()):
         return ""
     return cell.strip()

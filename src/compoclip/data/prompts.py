@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError, closest, require
-from compoclip.files import read_json, read_json_object, read_text
+from compoclip.files import first_of, read_json, read_json_object, read_text
 from compoclip.typed import require_kind
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
+CLASS_NAMES = "classnames.txt"
+_LISTS = ("labels.txt", "labelmap.txt", CLASS_NAMES)
 NUMBERS = re.compile("[0-9]{1,6}(,[0-9]{1,6})*")
 """Numbers of one or several classes."""
 _FIX = "fix the file, or fetch it again"
@@ -46,6 +48,17 @@ def read_names(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
     """Return the class names of `dataset` in file order; section: its heading in Markdown."""
     rows, location = _prompt_rows(path, dataset, section, "classes")
     return tuple(_name(value, f"{location}: class {k}") for k, value in enumerate(rows))
+
+
+def list_of_names(folder: Path) -> Path | None:
+    """Return the file of a folder that names classes called by numbers, in their order, if any."""
+    return first_of(folder, _LISTS)
+
+
+def listed_names(folder: Path) -> tuple[str, ...]:
+    """Return the names in the folder's list; a blank line in between is a number without a name."""
+    path = list_of_names(folder)
+    return () if path is None else tuple(_prompt_rows(path, "", "", "classes")[0])
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -3,7 +3,8 @@
 A class is called, in this order: as `index.json` in the folder of the data says (what the data call
 it -> name), by the name of the published set whose templates are used, by WordNet's noun for its
 id, or by its own name as words ("001.Snow_goose": "snow goose"). Numbers have the names that the
-data list, or `classnames.txt` there, one a line in the order of the numbers.
+data list, or a list of names there (`prompts.list_of_names`), one a line in the order of the
+numbers.
 
 Reference: Goyal et al., Finetune like you pretrain (CVPR 2023), train with the contrast of CLIP on
 such captions, and sample a template for each image.
@@ -23,12 +24,9 @@ from compoclip.data.columns import require_texts
 from compoclip.data.sources import LABEL, SEVERAL, Source
 from compoclip.data.split_names import NoUseError
 from compoclip.errors import require
-from compoclip.tables import read_lines
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
-
-CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
 
 
 def captioned_by_label(source: Source, request: Request) -> Source:
@@ -74,34 +72,28 @@ def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> d
     stated = {label: label for label in labels if label not in names}
     listed = () if prompts.are_numbers(classes) else classes
     numbers = [label for label in stated if prompts.are_numbers([label]) and label not in listed]
-    remedy = f"put their names in the order of the numbers into {folder / CLASS_NAMES}"
+    names_file = prompts.list_of_names(folder) or folder / prompts.CLASS_NAMES
+    remedy = f"put their names in the order of the numbers into {names_file}"
+    places = [int(number) for number in numbers]  # names that the data state count from 0
     if numbers and not listed and len(numbers) == len(stated):
-        listed = listed_classes(folder) or tuple(aliases[0] for aliases in reference)
+        listed = prompts.listed_names(folder) or tuple(aliases[0] for aliases in reference)
         problem = f"classes are called by numbers ({', '.join(numbers[:3])}, ...), which no "
         problem += f'caption can use; {remedy}, or take the templates of their set ("cifar-10")'
         require(listed, spec, problem)
+        places = prompts.numbered(numbers, len(listed)) or places
     if numbers and listed:
-        by_number = [listed[k] for k in prompts.numbered(numbers, len(listed))]
-        problem = f"label {max(numbers, key=int)} has no name among {len(listed)}; {remedy}"
-        require(by_number and all(by_number), spec, problem)
-        stated |= zip(numbers, by_number)
-    places, stated_names = prompts.class_places(reference), tuple(dict.fromkeys(stated.values()))
+        by_number = dict(enumerate(listed))
+        for label, number in zip(numbers, places):
+            problem = f"label {label} has no name among {len(listed)}; {remedy}"
+            require(by_number.get(number), spec, problem)
+            stated[label] = by_number[number]
+    published, stated_names = prompts.class_places(reference), tuple(dict.fromkeys(stated.values()))
     # A number before every name is cut, of all classes.
     every = classes if {*stated_names} <= {*classes} else stated_names
     spoken = dict(zip(every, prompts.spoken_names(every, spec)))
     if changed := prompts.say_renamed(stated_names, [spoken[name] for name in stated_names]):
         note_once(f"{spec}: {changed}")
     for label, name in stated.items():
-        number = places.get(prompts.plain_name(name))
-        names[label] = spoken[name] if number is None else reference[number][0]
+        known = published.get(prompts.plain_name(name))
+        names[label] = spoken[name] if known is None else reference[known][0]
     return names
-
-
-def listed_classes(folder: Path) -> tuple[str, ...]:
-    """Return the names in `classnames.txt`; a blank line in between is a number without a name."""
-    if not (folder / CLASS_NAMES).is_file():
-        return ()
-    names = [line.strip() for _, line in read_lines(folder / CLASS_NAMES)]
-    while names and not names[-1]:
-        names.pop()
-    return tuple(names)

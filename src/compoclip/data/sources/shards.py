@@ -30,8 +30,8 @@ from compoclip.data.columns import (
 )
 from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.options import Needs
+from compoclip.data.prompts import listed_names
 from compoclip.data.sources import ImageShard, Source, holds_any, replaced
-from compoclip.data.sources.labels import listed_classes
 from compoclip.data.sources.table import RowBuilder, finish
 from compoclip.data.split_names import COLUMN
 from compoclip.errors import CompoclipError, require
@@ -292,7 +292,7 @@ def open_shards(
     left_out, unread = Counter[str](), Counter[str]()
     lost: defaultdict[str, Counter[str]] = defaultdict(Counter)
     folders = (shards[0].parent, shards[0].parent.parent)
-    classes = next(filter(None, map(listed_classes, folders)), ())
+    classes = next(filter(None, map(listed_names, folders)), ())
     tables, first = [], 0
     for number, shard in enumerate(track(shards, "indexing shards", unit="shards")):
         table = _load(shard, caption_key, classes)
