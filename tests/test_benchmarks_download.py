@@ -324,7 +324,7 @@ OUTSIDE, NAMELESS = "leads outside", "has no proper name"
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *((name, OUTSIDE) for name in ("../x", "/x", "a/../../x", "C:\\x", "a\\x")),
+        *((name, OUTSIDE) for name in ("../x", "/x", "a/../../x", "C:\\x", "a\\..\\..\\x", "\\x")),
         *((name, NAMELESS) for name in ("", ".", "./", "a\nb", "a\x1bb")),
     ],
 )
@@ -338,6 +338,15 @@ def test_no_member_leaves_the_folder_or_lacks_a_name(
         return
     refuse(words, archive, tmp_path / "in" / "side")
     assert not (tmp_path / "in").exists()
+
+
+@pytest.mark.parametrize("make", [write_zip, tarred])
+def test_folders_of_windows_are_folders(
+    make: Callable[[Path, dict[str, bytes]], Path], tmp_path: Path
+) -> None:
+    archive = make(tmp_path / "a.zip", {"v\\a\\1": b"1", "v\\2": b"2", "__MACOSX\\._1": b"3"})
+    assert unpack(archive, tmp_path / "out") == 2
+    assert (tmp_path / "out" / "a" / "1").read_bytes() == b"1"
 
 
 def test_links_bombs_and_damage(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Lock
 from typing import Any
 
@@ -19,6 +19,7 @@ from compoclip.errors import CompoclipError, require
 from compoclip.files import reading, reason, unreadable
 
 _AGAIN = "fetch the archive again"
+OTHER_ARCHIVE = "this is not the official archive"
 
 # --- Tar files. ---
 
@@ -27,6 +28,25 @@ DAMAGED_TAR = (
     *(LookupError, MemoryError),
 )
 """Errors of reading a damaged tar that is not compressed as a whole, in addition to OSError."""
+
+
+def place_of_member(archive: Path, name: str, folder: bool | None = None) -> PurePosixPath | None:
+    """Return where a member of an archive lies; None for a folder, and for what macOS adds.
+
+    folder: whether it is one; by default its name says it, as in a zip file. A backslash parts
+    folders, as in archives that are made on Windows.
+
+    Raises CompoclipError for a name that leads outside the archive or cannot be printed.
+    """
+    if folder is None:
+        folder = name.endswith(("/", "\\"))
+    place = PurePosixPath(name.replace("\\", "/"))
+    outside = place.is_absolute() or ".." in place.parts or PureWindowsPath(name).drive
+    fault = "leads outside the archive" if outside else ""
+    if not fault and not (name.isprintable() and (place.parts or folder)):
+        fault = "has no proper name"
+    require(not fault, archive, f"the member {name!r:.80} {fault}; {OTHER_ARCHIVE}")
+    return None if folder or "__MACOSX" in place.parts else place
 
 
 def is_archive(path: Path, kinds: str = "zip or tar") -> bool:
@@ -144,15 +164,11 @@ def read_members(
     with opened_zip(archive) as opened:
         members: dict[str, zipfile.ZipInfo] = {}
         for info in zip_members(opened):
-            pure = PurePosixPath(info.filename.replace("\\", "/"))
-            inside = not pure.is_absolute() and ".." not in pure.parts
-            message = f"the member {info.filename!r:.80} leads outside the archive"
-            require(inside, archive, f"{message}; this is not the official one")
-            folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
-            if pure.name in names.values() and not folder:
-                twice = pure.name in members
-                require(not twice, archive, f"holds two files {pure.name}; {_AGAIN}")
-                members[pure.name] = info
+            place = place_of_member(archive, info.filename)
+            if place is not None and place.name in names.values():
+                twice = place.name in members
+                require(not twice, archive, f"holds two files {place.name}; {_AGAIN}")
+                members[place.name] = info
         for key, name in names.items():
             problem = f"holds no {name}; {_AGAIN}, or select other parts"
             require(name in members, archive, problem)

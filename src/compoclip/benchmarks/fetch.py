@@ -14,12 +14,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from compoclip import files
-from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, is_archive, tar_members, zip_members
+from compoclip.archives import (
+    DAMAGED_TAR,
+    DAMAGED_ZIP,
+    OTHER_ARCHIVE,
+    is_archive,
+    place_of_member,
+    tar_members,
+    zip_members,
+)
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
@@ -32,7 +40,6 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
 
-_OTHER = "this is not the official archive"
 _AGAIN = "delete it and fetch it again"
 
 
@@ -88,23 +95,17 @@ def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePos
     packed, total = archive.stat().st_size, 0
     places: set[PurePosixPath] = set()
     for member in listed:
-        name = member.name
-        place = PurePosixPath(name)
+        place = place_of_member(archive, member.name, member.folder)
         fault = ""
-        outside = place.is_absolute() or ".." in place.parts or "\\" in name
-        if outside or PureWindowsPath(name).drive:
-            fault = "leads outside the archive"
-        elif not name.isprintable() or not (place.parts or member.folder):
-            fault = "has no proper name"
-        elif not member.folder and not member.plain:
+        if not member.folder and not member.plain:
             fault = "is no plain file"
         elif place in places:
             fault = "is there twice"
-        require(not fault, archive, f"the member {name!r:.80} {fault}; {_OTHER}")
-        if member.folder or "__MACOSX" in place.parts:
+        require(not fault, archive, f"the member {member.name!r:.80} {fault}; {OTHER_ARCHIVE}")
+        if place is None:
             continue
         total += member.size
-        problem = f"{packed:,} bytes unpack to {total:,}; {_OTHER}"
+        problem = f"{packed:,} bytes unpack to {total:,}; {OTHER_ARCHIVE}"
         require(total <= MAX_ARCHIVE_GROWTH * packed, archive, problem)
         places.add(place)
         yield place, member

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from compoclip.archives import opened_zip
+from compoclip.archives import opened_zip, place_of_member, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
@@ -169,18 +170,22 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
 
 def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
     """Find photos in the archive, or beside the file."""
-    members: dict[str, str] = {}
+    members: defaultdict[str, list[str]] = defaultdict(list)
     for row in rows:
         names = row.text("image_0"), row.text("image_1")
         if row.path.suffix.lower() == ".zip" and data.images is None:
             if not members:
                 with opened_zip(row.path) as opened:
-                    listed = [name for name in opened.namelist() if "__MACOSX" not in name]
-                members = {PurePosixPath(path).name: path for path in listed if path[-1] != "/"}
-            inside = [members.get(PurePosixPath(name).name, "") for name in names]
-            for name, member in zip(names, inside):
-                row.require(member, f"the archive holds no {name!r:.80}; fetch it again")
-            row.images = tuple(ImageRef(row.path, member=member) for member in inside)
+                    for info in zip_members(opened):
+                        place = place_of_member(row.path, info.filename)
+                        if place is not None:
+                            members[place.name].append(info.filename)
+            inside = [members[PurePosixPath(name).name] for name in names]
+            for name, files_of_name in zip(names, inside):
+                amount = "two files" if files_of_name else "no file"
+                problem = f"the archive holds {amount} {name!r:.80}; fetch it again"
+                row.require(len(files_of_name) == 1, problem)
+            row.images = tuple(ImageRef(row.path, member=member) for (member,) in inside)
         else:
             folder = data.images or row.path.parent / "images"
             short = (name.removeprefix("images/") for name in names)
