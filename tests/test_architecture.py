@@ -243,6 +243,13 @@ def test_image_files_are_opened_at_one_door() -> None:
     assert openers == [PACKAGE / "data" / "decode.py"]
 
 
+def test_endings_are_compared_at_one_door() -> None:
+    """In capitals they are the same, which every comparison of its own would have to know."""
+    compared = re.compile(r"\.suffix(\.lower\(\))? *(==|!=|in\b|not in\b)|name\.endswith\(\"\\.")
+    own = [path for path in modules() if compared.search(path.read_text())]
+    assert own == [PACKAGE / "plugins.py"]  # a module of Python, whose ending has small letters
+
+
 def test_everything_public_is_documented() -> None:
     assert [name for path in modules() for name, good in documented(path) if not good] == []
 

@@ -474,6 +474,18 @@ def test_the_same_photos_give_the_same_samples(form: str, tmp_path: Path) -> Non
     assert outcomes == expected
 
 
+IN_FOLDERS = {"hf", "pack", "metadata", "caption files", "class folder"}
+
+
+@pytest.mark.parametrize("form", sorted({*FORMS} - IN_FOLDERS))
+def test_endings_in_capitals_are_the_same_endings(form: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    spec, options = FORMS[form](tmp_path / "data", photos())
+    usual = plain(spec, options)
+    capital = Path(spec).rename(Path(spec).with_suffix(Path(spec).suffix.upper()))
+    assert plain(str(capital), options) == usual == "4 samples, 4 captions"
+
+
 # --- Kept + left out = rows. ---
 
 KINDS: dict[str, dict[str, Any]] = {

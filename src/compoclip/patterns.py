@@ -64,8 +64,8 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
         inside: list[Path] = []
         for place in (path, path / "data"):
             if not inside and place.is_dir():
-                inside = [file for file in sorted(place.iterdir()) if has_ending(file, *endings)]
-        files = [file for file in inside if not file.name.startswith(".")]
+                inside = files_in(place, *endings)
+        files = inside
     elif path.exists():
         files = [path]
     else:
@@ -78,6 +78,12 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
     problem += f"'part-{{000..099}}{''.join(kinds[-1:])}'"
     require(len(kinds) < 2, spec, problem, UsageError)
     return files
+
+
+def files_in(folder: Path, *endings: str) -> list[Path]:
+    """Return what a folder holds with one of these endings, by name; hidden files are none."""
+    files = (file for file in sorted(folder.iterdir()) if has_ending(file, *endings))
+    return [file for file in files if not file.name.startswith(".")]
 
 
 def ending_of(name: str, endings: Iterable[str]) -> str | None:

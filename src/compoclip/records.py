@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import require
-from compoclip.patterns import ROW_FILES, find_files
+from compoclip.patterns import ROW_FILES, find_files, has_ending
 from compoclip.tables import read_jsonl
 
 
@@ -18,7 +18,7 @@ def read_rows(
 
     columns: those of a .parquet file that are read, as far as it has them; by default all.
     """
-    if path.suffix.lower() != ".parquet":
+    if not has_ending(path, ".parquet"):
         yield from ((f"line {number}", row) for number, row in read_jsonl(path))
         return
     from compoclip.arrow_files import PARQUET_BATCH, opened_parquet

@@ -29,6 +29,7 @@ from compoclip.bounds import (
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.files import parse_json, reason, unreadable
+from compoclip.patterns import has_ending
 
 FETCH_AGAIN = "fetch the file again"
 
@@ -64,7 +65,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     unpacks to far more than its size, and for a line of more than MAX_LINE_BYTES bytes.
     """
     number = unpacked = 0
-    packed = path.suffix.lower() == ".gz"
+    packed = has_ending(path, ".gz")
     try:
         size = path.stat().st_size
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
@@ -165,7 +166,7 @@ def _csv_rows(
     path: Path, delimiter: str, quoting: bool
 ) -> Iterator[Iterator[tuple[int, list[str]]]]:
     """(line where it ends, cells) of every row, with errors as CompoclipError."""
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    usual = "\t" if has_ending(path, ".tsv") else ","
     # The csv module's default of 128 KiB is less than a long list of captions.
     csv.field_size_limit(MAX_LINE_BYTES)
     try:

@@ -16,6 +16,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
 from compoclip.errors import require
 from compoclip.files import bytes_hash
+from compoclip.patterns import has_ending
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def opened_table(
     The latter takes rows at once and columns, "column.bytes" for a field. Texts are still packed as
     they are stored.
     """
-    if path.suffix.lower() != ".arrow":
+    if not has_ending(path, ".arrow"):
         limits = {"most_rows": MAX_ANNOTATION_ROWS, "most_values": MAX_ANNOTATION_VALUES}
         with opened_parquet(path, damaged, **limits) as parquet:
             yield parquet.schema_arrow, parquet.iter_batches

@@ -47,6 +47,7 @@ from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.reader import Loading, select
 from compoclip.errors import require
+from compoclip.patterns import files_in, has_ending
 from compoclip.tables import text_list
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
@@ -68,7 +69,7 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     place = annotations or data.root / "foils"
     paths = [place]
     if place.is_dir():
-        paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
+        paths = files_in(place, *_SUFFIXES)
     require(paths, place, f"holds no {', '.join(_SUFFIXES)} file; put your rows there")
     data.files = {path.name: path for path in paths}
     data.stated = ["upright"]
@@ -131,15 +132,15 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     columns = ("image", "caption")
     rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
     in_file: dict[str, list[ImageRef | None]] = {}
-    if path.suffix.lower() == ".parquet":
+    if has_ending(path, ".parquet"):
         from compoclip.benchmarks.arrow_tables import pictures  # with pyarrow
 
         in_file = pictures(path, ["image"], {}, _MEND_FILE)
     for index, (key, location, value) in enumerate(rows):
         row = files.record(value, location)
-        if path.suffix.lower() in (".csv", ".tsv"):
+        if has_ending(path, ".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
-        number = key if path.suffix.lower() == ".jsonl" else index + 1
+        number = key if has_ending(path, ".jsonl") else index + 1
         yield f"{path.name}:{number}", location, row, in_file["image"][index] if in_file else None
 
 

@@ -21,6 +21,7 @@ from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
 from compoclip.errors import UsageError, require
+from compoclip.patterns import has_ending
 
 # --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
 
@@ -173,7 +174,7 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
     members: defaultdict[str, list[str]] = defaultdict(list)
     for row in rows:
         names = row.text("image_0"), row.text("image_1")
-        if row.path.suffix.lower() == ".zip" and data.images is None:
+        if has_ending(row.path, ".zip") and data.images is None:
             if not members:
                 with opened_zip(row.path) as opened:
                     for info in zip_members(opened):

@@ -18,7 +18,7 @@ from compoclip.data.prompts import NUMBERS, list_of_names, listed_names, numbere
 from compoclip.errors import require
 from compoclip.files import first_of, open_regular
 from compoclip.files import reading as reading_file
-from compoclip.patterns import has_ending
+from compoclip.patterns import files_in, has_ending
 from compoclip.typed import read_fields
 
 Photo = tuple[ImageRef, tuple[int, ...], str]
@@ -58,7 +58,7 @@ _TEMPLATES = "zeroshot_classification_templates.txt"
 
 def find_shards(folder: Path) -> bool:
     """Return whether a folder holds tar shards."""
-    return any(folder.glob("*.tar"))
+    return folder.is_dir() and bool(files_in(folder, ".tar"))
 
 
 def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
@@ -98,8 +98,8 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         if in_folders:
             key = f"/{image}"[f"/{image}".index(f"/{label}/") + 1 :]
         else:
-            name = member if path.suffix == ".tar" else member.rpartition(":")[2]
-            separator = "@" if path.suffix == ".tar" else ":"
+            name = member if has_ending(path, ".tar") else member.rpartition(":")[2]
+            separator = "@" if has_ending(path, ".tar") else ":"
             stated = f"{path.name}{separator}{name}" if member else image
             key = f"{stated} {','.join(map(str, labels))}"
         photos.append((ImageRef(path, member=member), labels, key))
@@ -198,7 +198,7 @@ INDEXES = tuple(
 def read_photo_index(path: Path) -> PhotoSet:
     """Read an index. Members that their archive does not hold are photos that do not exist."""
     rows: Iterable[Row]
-    if path.suffix == ".json":
+    if has_ending(path, ".json"):
         rows, names = read_coco(path)
     else:
         rows = _of_lines(path)

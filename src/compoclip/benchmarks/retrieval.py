@@ -44,6 +44,7 @@ from compoclip.data.options import DataOptions
 from compoclip.data.published_rows import KARPATHY, ORIGINAL, PublishedRows, token_lines
 from compoclip.errors import UsageError, closest, require
 from compoclip.files import bytes_hash
+from compoclip.patterns import has_ending
 
 # --- Files that list captions per photo: BLIP's, Karpathy's, Flickr8k's (see `data.sources`) and
 # those of long captions; Urban1k is a folder of texts, of which the first line is the caption. ---
@@ -104,7 +105,7 @@ def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Caption
         firsts = ((str(file), f"{file.stem}.jpg", text.split("\n")[:1]) for file, text in texts)
         return _photos(firsts, empty, path, stripped=True)
     layout = _LONG.get(name, KARPATHY)
-    if path.suffix == ".json":
+    if has_ending(path, ".json"):
         value = files.read_json(path, remedy)
         if isinstance(value, dict):
             layout, value = ORIGINAL, files.field(value, "images", str(path))
@@ -260,7 +261,7 @@ def read(
         data.files = {"pairs": path}
         data.expected = dict.fromkeys(data.expected, 2 * (pairs or ALL_PAIRS))
         data.stated.append(f"pairs {pairs}")
-    elif name in (*_LONG, "urban1k") or path.suffix.lower() == ".json":
+    elif name in (*_LONG, "urban1k") or has_ending(path, ".json"):
         if name == "urban1k":
             path = path.parent if "*" in path.name else path
             data.files = {file.name: file for file in sorted(path.glob("*.txt"))}

@@ -39,7 +39,7 @@ from compoclip.bounds import MAX_ANNOTATION_BYTES
 from compoclip.data.image_names import is_read
 from compoclip.data.split_names import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
-from compoclip.patterns import find_files
+from compoclip.patterns import files_in, find_files, has_ending
 
 _PATH = "Path | None"
 
@@ -182,11 +182,11 @@ def _rows(
         file_names = {place: PurePosixPath(place).name for place in listed}
         place = annotations or data.root / entry.get("folder", PurePosixPath(entry["file"]).parent)
         if place.is_dir() and not any((place / name).is_file() for name in file_names.values()):
-            zips = sorted(path for path in place.iterdir() if path.suffix.lower() == ".zip")
+            zips = files_in(place, ".zip")
             examples = " and ".join(path.name for path in zips[:2])
             require(len(zips) < 2, place, f"holds {len(zips)} archives, {examples}; keep one")
             place = zips[0] if zips else place
-        if place.suffix.lower() == ".zip":
+        if has_ending(place, ".zip"):
             members = read_members(place, file_names, MAX_ANNOTATION_BYTES)
             packed = {key: (place, *member) for key, member in members.items()}
     by_hash: dict[str, ImageRef] = {}
@@ -257,8 +257,8 @@ def _read(
     """Yield the rows of one file; the pictures in it are added to `by_hash`."""
     table, part = file.table, file.names["part"]
     hint = table.get("parts_hint")
-    inside = path.suffix in (".arrow", ".parquet")
-    kind = path.suffix if inside else PurePosixPath(file.place).suffix
+    inside = has_ending(path, ".arrow", ".parquet")
+    kind = path.suffix.lower() if inside else PurePosixPath(file.place).suffix
     if content is not None:
         rows = tables.json_rows(files.parse_json(content, name), name)
     else:

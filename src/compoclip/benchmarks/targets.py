@@ -51,6 +51,7 @@ from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import require_there
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
+from compoclip.patterns import has_ending
 from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
@@ -113,7 +114,7 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         require(good, f"{text!r:.200}", "is not the name of a benchmark or folder", UsageError)
         if text == ALL or _is_folder(text):
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
-        elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):
+        elif path.name == SUITE or (has_ending(path, ".json") and os.path.isfile(path)):
             targets += read_suite(path)
         else:
             targets += _parse(text, root, images)

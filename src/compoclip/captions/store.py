@@ -31,6 +31,7 @@ from compoclip.captions.types import (
 from compoclip.console import note
 from compoclip.errors import CompoclipError
 from compoclip.files import writing
+from compoclip.patterns import has_ending
 from compoclip.workers import Workers
 
 # --- Parsed captions as plain JSON text and back. The caption's own text is not stored. ---
@@ -228,7 +229,7 @@ class ParseStore:
                 "check that its folder is writable and its disk not full"
             ) from error
         except sqlite3.DatabaseError as error:
-            if self.path.suffix != ".sqlite":
+            if not has_ending(self.path, ".sqlite"):
                 raise CompoclipError(
                     f"{self.path}: not a parse store ({error}); choose another file"
                 ) from error

@@ -12,6 +12,7 @@ from compoclip.console import note
 from compoclip.data.options import naming_options
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash, read_json
+from compoclip.patterns import files_in, has_ending
 
 # --- A file of captions, one after the other, with ids. ---
 
@@ -34,7 +35,7 @@ class CaptionFile:
 
     def __post_init__(self) -> None:
         other = self.path.exists() and not self.path.is_file()
-        if other or self.path.suffix.lower() not in SUFFIXES:
+        if other or not has_ending(self.path, *SUFFIXES):
             raise UsageError(f"{self.path}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -73,7 +74,7 @@ def caption_file(source: str, column: str) -> CaptionFile | None:
         exists = bool(source.strip()) and path.exists()
     except (OSError, ValueError):  # too long or with odd bytes: surely a caption
         return None
-    named = path.suffix.lower() in SUFFIXES and not re.search(r"\s", source)
+    named = has_ending(path, *SUFFIXES) and not re.search(r"\s", source)
     return CaptionFile(path, column) if exists or named else None
 
 
@@ -160,19 +161,19 @@ def _captions(path: Path) -> Iterator[str]:
     from compoclip.tables import read_jsonl, read_lines
 
     if path.is_dir():
-        for file in sorted(path.iterdir()):
-            if file.suffix in (".json", ".jsonl", ".txt") and file.is_file():
+        for file in files_in(path, ".json", ".jsonl", ".txt"):
+            if file.is_file():
                 yield from _captions(file)
         return
     rows: Iterable[Any]
-    if path.suffix == ".json":
+    if has_ending(path, ".json"):
         try:
             data = read_json(path, damaged="fix the file")
             listed = [*data.values()] if isinstance(data, dict) else data
             rows = listed if isinstance(listed, list) else ()
         except CompoclipError:  # some publishers name JSON lines .json
             rows = [row for _, row in read_jsonl(path)]
-    elif path.suffix == ".jsonl":
+    elif has_ending(path, ".jsonl"):
         rows = (row for _, row in read_jsonl(path))
     else:
         rows = (line for _, line in read_lines(path) if line.strip())

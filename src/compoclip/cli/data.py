@@ -21,6 +21,7 @@ from compoclip.console import counted, note, progress_bar, require_terminal
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
+from compoclip.patterns import has_ending
 from compoclip.printed import Table, without
 from compoclip.typed import Natural
 
@@ -422,7 +423,7 @@ def cc_neg_main(options: CcNegOptions) -> Outcome:
     """Write the table, print what it holds."""
     from compoclip.benchmarks.negation import cc_neg_training
 
-    if options.out.suffix.lower() != ".tsv":
+    if not has_ending(options.out, ".tsv"):
         raise UsageError(f"--out {options.out}: the name must end in .tsv")
     rows = list(cc_neg_training(options.pickle))
     text = io.StringIO()

@@ -21,6 +21,7 @@ from compoclip.config import names_here, options_of, package_yaml
 from compoclip.console import note
 from compoclip.data.prompts import library_folder
 from compoclip.errors import UsageError, closest, require
+from compoclip.patterns import has_ending
 from compoclip.programs.run import TrainOptions
 from compoclip.ranks import launched
 
@@ -185,7 +186,7 @@ def _data(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_csv(data: str, value: Mapping[str, Any]) -> dict[str, str]:
     """The options of a CSV, whose relative paths start here; none for other data."""
-    by_ending = value["dataset-type"] == "auto" and data.endswith((".csv", ".tsv"))
+    by_ending = value["dataset-type"] == "auto" and has_ending(Path(data), ".csv", ".tsv")
     if value["dataset-type"] != "csv" and not by_ending:
         return {}
     from compoclip.tables import read_delimited

@@ -15,7 +15,7 @@ from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
 from compoclip.config import InputFolder, Shown, Trainer, require_with
 from compoclip.errors import UsageError, require
-from compoclip.patterns import names_shards
+from compoclip.patterns import has_ending, names_shards
 from compoclip.typed import Natural
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def run(
     and patterns always are. Raises UsageError for options that do not go together.
     """
     spec, out = options.source, options.out
-    to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
+    to_file = out is not None and has_ending(out, ".jsonl") and not out.is_dir()
     shards = names_shards(spec)
-    rows = shards and Path(spec).is_file() and spec.lower().endswith(".jsonl")
+    rows = shards and Path(spec).is_file() and has_ending(Path(spec), ".jsonl")
     if shards and not (rows and (to_file or out is None)):
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
@@ -303,7 +303,7 @@ def _export(options: RewriteOptions, to: Trainer) -> Outcome:
             split=options.split,
         )
     except UsageError as error:
-        if Path(options.source).suffix != ".txt":
+        if not has_ending(Path(options.source), ".txt"):
             raise
         raise UsageError(
             f"{options.source}: --to writes images with their captions, so name a table of both; "

@@ -135,7 +135,7 @@ def _jsonl(source: Path, column: str | None, fields: Fields, counts: Counts) -> 
     @contextmanager
     def create(target: Path) -> Iterator[Any]:
         with target.open("wb") as file:
-            if not source.name.lower().endswith(".gz"):
+            if not has_ending(source, ".gz"):
                 yield file
                 return
             # Neither name nor time in the header: the same lines, the same bytes.

@@ -31,6 +31,7 @@ from compoclip.console import counted
 from compoclip.data.image_names import ENDINGS, FORMATS, HAS_HEIF, heif_remedy
 from compoclip.errors import CompoclipError, printable
 from compoclip.files import bytes_hash, open_regular, reading, reason
+from compoclip.patterns import has_ending
 
 ARRAY = ".npy"
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
@@ -242,7 +243,7 @@ def opened(
     label = printable(name or _label(image), 255)  # longer ones are not names but base64
     mirror = isinstance(image, Mirrored)
     image = image.image if isinstance(image, Mirrored) else image
-    array = isinstance(image, Path) and image.suffix.lower() == ARRAY
+    array = isinstance(image, Path) and has_ending(image, ARRAY)
     try:
         if isinstance(image, Image.Image):
             _check_size(*image.size)

@@ -46,6 +46,7 @@ from compoclip.files import (
     write_json,
 )
 from compoclip.models.config import RECORD, read_object, read_record, section
+from compoclip.patterns import has_ending
 from compoclip.training.log import LOG
 from compoclip.typed import read_fields
 from compoclip.version import __version__
@@ -76,7 +77,7 @@ def write_bundle(
     problem = f"has no results of the weights {trained} in {written}; evaluate them"
     require(trained in {result.identity.get("weights") for result in loaded}, results, problem)
     with ExitStack() as stack:
-        zipped = out.suffix == ".zip"
+        zipped = has_ending(out, ".zip")
         if zipped:
             require_new_folder(out)
             folder = Path(stack.enter_context(TemporaryDirectory()))

@@ -18,6 +18,7 @@ from compoclip.files import write_atomically
 from compoclip.language.ask import Collected
 from compoclip.language.engine import PromptTask
 from compoclip.language.judge import Judged, judge_answers
+from compoclip.patterns import has_ending
 from compoclip.recordfile import Record, json_bytes
 
 Item = tuple[str, Sequence[str]]
@@ -71,7 +72,7 @@ class Outputs:
 
     def require_free(self) -> None:
         """Raise UsageError when the rows exist but their answers do not."""
-        named = self.rows.suffix in (".jsonl", ".parquet")
+        named = has_ending(self.rows, ".jsonl", ".parquet")
         require(named, f"--out {self.rows}", "name a .jsonl or .parquet file", UsageError)
         part = self.answers.with_name(self.answers.name + ".part")
         require(
@@ -165,7 +166,7 @@ def write_rows(
 
     def write(path: Path) -> None:
         nonlocal written
-        if out.rows.suffix == ".jsonl":
+        if has_ending(out.rows, ".jsonl"):
             written = _write_lines(path, rows)
             return
         with pq.ParquetWriter(path, schema) as writer:

@@ -24,6 +24,7 @@ from compoclip.bounds import MAX_SHARED, MAX_WRAPPERS
 from compoclip.errors import CompoclipError, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import Part, part_of
+from compoclip.patterns import has_ending
 
 # Entries of published files that are no parameters of an open_clip model.
 _IGNORED = (
@@ -166,7 +167,7 @@ def _content(path: Path) -> Any:
     """Return the unpickled or mapped content of a file; code in it is never run."""
     problem = disguised(path)
     require(not problem, path, problem)
-    safe = path.suffix == ".safetensors"
+    safe = has_ending(path, ".safetensors")
     if not safe:
         _refuse_archive(path)
     try:

@@ -30,7 +30,7 @@ from compoclip.data.split_names import (
     split_of,
 )
 from compoclip.files import read_json
-from compoclip.patterns import ROW_FILES, find_files, has_ending
+from compoclip.patterns import ROW_FILES, files_in, find_files, has_ending
 from compoclip.tables import read_lines
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Data:
         if self.remote:
             return ()
         if self.folder:
-            return find_shards(spec) if next(Path(spec).glob("*.tar"), None) else ()
-        return find_shards(spec) if spec.endswith((".tar", ".tar.gz", ".tgz")) else ()
+            return find_shards(spec) if files_in(Path(spec), ".tar") else ()
+        return find_shards(spec) if has_ending(Path(spec), ".tar", ".tar.gz", ".tgz") else ()
 
     @cached_property
     def tables(self) -> Sequence[Path]:

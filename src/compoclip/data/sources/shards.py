@@ -44,7 +44,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.patterns import find_files
+from compoclip.patterns import find_files, has_ending
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -340,6 +340,8 @@ def find_shards(spec: str) -> list[Path]:
     shards = find_files(spec, (".tar",))
     require(shards, spec, "no .tar file there; check the path")
     for shard in shards:
-        require(shard.suffix == ".tar", shard, "only plain .tar shards can be read; decompress it")
+        require(
+            has_ending(shard, ".tar"), shard, "only plain .tar shards can be read; decompress it"
+        )
         require(shard.is_file(), shard, "shard not found; check the path or the pattern")
     return shards

@@ -190,7 +190,7 @@ def read_tables(
             split = table.split or read_label(record.get(COLUMN), split_names)
             named = read_label(record.get(label), distinct) if label else ""
             builder.add(id, path, texts, cells, origin, number, named, split)
-    head = "a header" if str(first.name).endswith((".csv", ".tsv")) else "columns"
+    head = "a header" if has_ending(Path(str(first.name)), ".csv", ".tsv") else "columns"
     require(builder.rows, first.name, f"has {head} and no rows; add rows, or name another file")
     used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
     source = builder.build(title if published else f"{title} (columns {', '.join(used)})")
