@@ -18,9 +18,9 @@ from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE, OF_DATA, OTHER_CAPT
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import kind_named
+from compoclip.rewrites.edit import TOO_LONG
 
 NONE_GIVEN = "none-given"
-TOO_LONG = "too-long"
 NO_OTHER_CAPTION = "no-other-caption"
 # Values of sorts that a plan does not have, in the records of runs.
 _ABSENT = {"phrases": 0, "target": ""}

@@ -82,7 +82,6 @@ _STEPS = 4  # of the interpolation from base to tuned model
 _MOST = 250  # items of a sub-task of the suite
 RECALL = "Recall (mean of R@1, R@5, R@10)"
 _WEAK = 0.25  # R@1 below which a search among the photos disappoints
-_MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
 NO_MODEL = (
     "name the model to begin from: --model ViT-B-32-quickgelu:openai, or a checkpoint folder; "
     f"bundled {BUNDLED_KNOWS}"
@@ -401,11 +400,12 @@ def _remove_others(place: Path, names: Sequence[str], benchmarks: Sequence[Bench
 def best(points: Sequence[Point]) -> Point:
     """Return the point to hand out, by the photos that choose.
 
-    Of the points that lose at most `_MARGIN` of recall it is the one that gains most in the sum of
-    recall and compositionality, if either gain is significant; else the base.
+    Of the points that lose at most `comparison.MARGIN` of recall it is the one that gains most in
+    the sum of recall and compositionality, if either gain is significant; else the base.
 
     points: From the base on, by rising share of the tuned weights, as `together_corrected`.
     """
+    from compoclip.evaluation.comparison import MARGIN
     from compoclip.evaluation.groups import COMPOSITION
 
     def gain(point: Point) -> float:
@@ -414,7 +414,7 @@ def best(points: Sequence[Point]) -> Point:
     able = [
         point
         for point in points[1:]
-        if point.differences[RECALL].difference >= -_MARGIN
+        if point.differences[RECALL].difference >= -MARGIN
         and any(point.differences[axis].verdict == "higher" for axis in (COMPOSITION, RECALL))
     ]
     return max(able, key=gain, default=points[0])

@@ -18,7 +18,6 @@ from PIL import Image, ImageOps
 from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.console import note, track
-from compoclip.data.caption_plan import TOO_LONG
 from compoclip.data.decode import Picture, opened
 from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.images import (
@@ -37,6 +36,7 @@ from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
 from compoclip.rewrites.cross_swap import cross_swap
+from compoclip.rewrites.edit import TOO_LONG
 from compoclip.rewrites.written import form_objection
 
 FEW_SENTENCES = "sample of fewer than two sentences"

@@ -43,13 +43,11 @@ from compoclip.embedded_images import EmbeddedImages
 from compoclip.errors import require
 from compoclip.files import reading
 from compoclip.records import read_rows
-from compoclip.tables import read_delimited, read_lines
+from compoclip.tables import FETCH_AGAIN, read_delimited, read_lines
 from compoclip.typed import read_fields
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
-
-_AGAIN = "fetch the file again"
 
 # --- Tables whose columns have other names. ---
 
@@ -128,7 +126,7 @@ def _vismin(files: Sequence[Path], request: Request, splits: Sequence[str]) -> S
     for file in files:
         kinds = table_of(file).kinds
         read_fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
-        problem = f"lacks encoded images in column 'image'; {_AGAIN}"
+        problem = f"lacks encoded images in column 'image'; {FETCH_AGAIN}"
         require(holds_bytes(kinds["image"]), file, problem)
     images = EmbeddedImages(files, "image")
     column, present = ImageColumn("image", images), images.present()
@@ -147,7 +145,7 @@ def _vismin(files: Sequence[Path], request: Request, splits: Sequence[str]) -> S
             {**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin
         )
         id, source, caption = (fields[name] for name in _VISMIN)
-        require(id not in seen_ids, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
+        require(id not in seen_ids, origin, f"the image_id {id!r:.80} occurs twice; {FETCH_AGAIN}")
         seen_ids.add(id)
         if source:
             edits.setdefault(source, []).append((id, caption, place, split))
@@ -202,7 +200,7 @@ def open_coco(path: Path, data: Any, request: Request) -> Source:
         names = pick_captions(columns, request.caption_column, path)
     for origin, entry in annotations:
         id = entry["image_id"]
-        require(id in captions, origin, f"no image has the id {id!r}; {_AGAIN}")
+        require(id in captions, origin, f"no image has the id {id!r}; {FETCH_AGAIN}")
         texts = [entry[name] for name in names if entry.get(name)]
         if request.caption_column is None and not texts:
             builder.left_out[NOT_UPDATED] += UPDATED in names
