@@ -3,7 +3,8 @@
     python scripts/papers_report.py OUT... > reports/papers.md
 
 OUT: folders of `--out`. The pages stand in the order of the papers' tables; the beginning counts,
-over all pages, how many printed differences have the same direction.
+over all pages, how many printed differences have the same direction, and has the notes that stand
+on every page.
 """
 
 from __future__ import annotations
@@ -50,7 +51,16 @@ def main(folders: list[str]) -> None:
                     sums[of_paper.title] = [a + b for a, b in zip(before, numbers)]
     header = ["paper", "printed differences", "same direction", "contrary", "not significant here"]
     rows = [[title, *map(str, numbers)] for title, numbers in sums.items()]
-    print("\n\n".join([INTRODUCTION, Table(rows, header).markdown(), *sections]))
+    common, sections = without_common_notes(sections)
+    print("\n\n".join([INTRODUCTION, Table(rows, header).markdown(), common, *sections]))
+
+
+def without_common_notes(sections: list[str]) -> tuple[str, list[str]]:
+    """Return the notes that stand in all sections, and the sections without them."""
+    lines = [section.splitlines() for section in sections]
+    common = [line for line in lines[0] if line.startswith("- ") and all(line in k for k in lines)]
+    rest = ("\n".join(line for line in section if line not in common) for section in lines)
+    return "\n".join(common), [section.strip() for section in rest]
 
 
 if __name__ == "__main__":
