@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from build.photos import noise
-from build.tables import write_csv, write_json, write_jsonl, write_tar
+from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_tar
 from compoclip.benchmarks.case import Retrieval
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
@@ -157,6 +157,36 @@ def test_a_number_beyond_the_names_that_the_data_state_is_no_other_class(
         spec = write_class_labels(tmp_path / "data.parquet", files, [0, 1, 2], ["cat", "dog"])
     with pytest.raises(CompoclipError, match="label 2 has no name among 2"):
         captions(spec, "{}")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_whole_floats_are_numbers_and_truths_are_names(ending: str, tmp_path: Path) -> None:
+    photo(tmp_path / "a.png", 0)
+    (tmp_path / "classnames.txt").write_text("cat\ndog")
+    tables = {"csv": lambda path, rows: write_csv(path, *rows), "jsonl": write_jsonl}
+    write = tables.get(ending, write_parquet)
+    spec = str(write(tmp_path / f"n.{ending}", [{"image": "a.png", "label": 1.0}]))
+    assert captions(spec, "{}") == [("dog",)]
+    spec = str(write(tmp_path / f"t.{ending}", [{"image": "a.png", "label": True}]))
+    assert captions(spec, "{}") == [("True",)]
+
+
+def test_a_column_of_labels_that_is_named_is_that_of_every_command(tmp_path: Path) -> None:
+    rows = [{"image": f"{k}.png", "species": name} for k, name in enumerate(("cat", "dog"))]
+    for k in range(2):
+        photo(tmp_path / f"{k}.png", k)
+    spec = write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert captions(str(spec), "{}", caption_column="species") == [("cat",), ("dog",)]
+    (target,) = parse_targets([f"zero_shot:{spec},caption_column=species"], tmp_path)
+    content = target.load().content
+    assert (content.classes, content.labels) == (("cat", "dog"), (0, 1))
+
+
+def test_a_shard_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    for labels in (("cat", "dog"), ("dog", "cat", "emu")):
+        spec = written("shards", tmp_path, labels)
+        (target,) = parse_targets([f"zero_shot:{spec}"], tmp_path)
+        assert len(target.load().content.images) == len(labels)
 
 
 def test_folders_have_the_names_of_an_index_wordnet_or_their_own(tmp_path: Path) -> None:

@@ -344,6 +344,15 @@ def split_column() -> list[Photo]:
     return [replace(p, split=s) for p, s in zip(photos(), ("train", "train", "val", "test"))]
 
 
+def splits_in_capitals() -> list[Photo]:
+    return [replace(photo, split=photo.split.title()) for photo in split_column()]
+
+
+def texts_in_capitals(folder: Path) -> None:
+    for path in folder.rglob("p*.txt"):
+        path.rename(path.with_suffix(".TXT"))
+
+
 def changed(**change: Any) -> Callable[[], list[Photo]]:
     return lambda: [*photos(3), replace(photos()[3], **change)]
 
@@ -376,6 +385,8 @@ def linked_folder(folder: Path) -> None:
 SITUATIONS = {
     "several captions": Situation(several_captions),
     "split column": Situation(split_column, splits),
+    "splits in capitals": Situation(splits_in_capitals, splits),
+    "caption files in capitals": Situation(photos, plain, texts_in_capitals),
     "null image": Situation(changed(content=None)),
     "missing file": Situation(changed(missing=True), readable),
     "sideways photo": Situation(lambda: [replace(p, content=sideways()) for p in photos()], sizes),
@@ -393,6 +404,8 @@ WITHOUT = "3 samples, 3 captions, 1 x sample without an image"
 EXPECTED = {
     "several captions": "4 samples, 8 captions",
     "split column": "default 2, train 2, val 1, all 4",
+    "splits in capitals": "default 2, train 2, val 1, all 4",
+    "caption files in capitals": "4 samples, 4 captions",
     "null image": WITHOUT,
     "missing file": "4 samples, 4 captions; 3 readable",
     "sideways photo": "80 x 160",
@@ -415,9 +428,19 @@ FILES_ALONE = "A folder names no photo but its files."
 SYSTEM = "file of the system (such as @eaDir, __MACOSX or Thumbs.db)"
 COUNTED = "A folder is walked, and what is passed over is counted."
 EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
-    ("json by photo", "split column"): ("default 4, train 3, val error, all 4", NO_SPLITS),
-    ("coco", "split column"): ("default 4, train 3, val error, all 4", NO_SPLITS),
-    ("pack", "split column"): ("default 2, train 2, val error, all 2", PACKED),
+    **{
+        (form, situation): (words, reason)
+        for situation in ("split column", "splits in capitals")
+        for form, words, reason in (
+            ("json by photo", "default 4, train 3, val error, all 4", NO_SPLITS),
+            ("coco", "default 4, train 3, val error, all 4", NO_SPLITS),
+            ("pack", "default 2, train 2, val error, all 2", PACKED),
+        )
+    },
+    ("flickr8k", "splits in capitals"): (
+        "default 4, train 3, val error, all 4",
+        "The official lists of splits have small letters.",
+    ),
     ("pack", "null image"): ("3 samples, 3 captions", PACKED),
     ("pack", "empty text"): ("3 samples, 3 captions", PACKED),
     **{
@@ -442,6 +465,7 @@ EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
     ("flickr8k", "label instead of caption"): ("error: unknown format", CAPTIONS_ALONE),
     ("pack", "label instead of caption"): ("error: the data have labels", CAPTIONS_ALONE),
     ("class folder", "several captions"): ("4 samples, 0 captions", LABELS_ALONE),
+    ("class folder", "caption files in capitals"): ("4 samples, 0 captions", LABELS_ALONE),
     ("class folder", "null image"): ("3 samples, 0 captions", FILES_ALONE),
     ("class folder", "missing file"): ("3 samples, 0 captions; 3 readable", FILES_ALONE),
     ("class folder", "empty text"): ("4 samples, 0 captions", LABELS_ALONE),

@@ -47,6 +47,8 @@ def test_held_out_sets(tmp_path: Path) -> None:
     splits = zip(names, ("test", "val", "test"))
     images = [{"filename": name, "split": split} for name, split in splits]
     assert held_out_photos(write_json(tmp_path / "karpathy.json", {"images": images})) == {1, 3}
+    images = [{**image, "split": image["split"].title()} for image in images]
+    assert held_out_photos(write_json(tmp_path / "capitals.json", {"images": images})) == {1, 3}
     listed = [{"id": 9, "file_name": "000000000009.jpg"}]
     assert held_out_photos(write_json(tmp_path / "val2017.json", {"images": listed})) == {9}
     folder = write_photos(tmp_path / "val2017", "000000000004.jpg")

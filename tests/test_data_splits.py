@@ -92,6 +92,31 @@ def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:
     assert open_source(str(path))[0].negatives == ("x",)
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "tar"])
+def test_columns_in_capitals_are_the_same_columns(form: str, tmp_path: Path) -> None:
+    rows = [
+        {"image": f"{k}.jpg", "caption": f"text {k}", "neg_caption": ["other"], "split": part}
+        for k, part in enumerate(("train", "val", "Test"))
+    ]
+    sources = []
+    for spell in (str.lower, str.title, str.upper):
+        spelled = [{spell(name): cell for name, cell in row.items()} for row in rows]
+        path = tmp_path / f"{spell.__name__}.{form}"
+        if form == "tar":
+            members = [(f"{k}.jpg", b"JPEG") for k in range(3)]
+            members += [(f"{k}.json", json.dumps(row).encode()) for k, row in enumerate(spelled)]
+            write_tar(path, sorted(members))
+        elif form == "csv":
+            write_csv(path, *spelled)
+        else:
+            (write_jsonl if form == "jsonl" else write_parquet)(path, spelled)
+        sources.append((read(path), read(path, "val"), read(path, "test"), read(path, "TEST")))
+        assert open_source(str(path))[0].negatives == ("other",)
+    assert sources[0][0] == (["text 0"], unasked("sample", Test=1, val=1))
+    assert sources == [sources[0]] * 3
+    assert sources[0][2] == sources[0][3] == (["text 2"], {})
+
+
 def test_folders_named_after_splits(tmp_path: Path) -> None:
     parts = ("train2014", "val2014", "more")
     write_captioned(tmp_path, {f"{part}/1.jpg": part for part in parts})

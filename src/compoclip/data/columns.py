@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.image_names import is_encoded
 from compoclip.data.options import Needs
+from compoclip.data.split_names import COLUMN
 from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
 from compoclip.files import encodable, parse_json
 from compoclip.tables import literal, text_list
@@ -100,13 +102,20 @@ def pick_columns(
 def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
     """Return the label in a cell as text, "" for none; several numbers are joined by commas.
 
-    A number below 0 is none: so hubs store splits without public labels. classes: the names of the
-    numbers, where the data state them, each once.
+    A number below 0 is none: so hubs store splits without public labels. 1.0 is the number 1: so
+    columns of numbers are stored that have empty cells. classes: the names of the numbers, where
+    the data state them, each once.
     """
     cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else as_text(cell)
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    elif isinstance(cell, str) and _WHOLE_FLOAT.fullmatch(cell.strip()):
+        cell = cell.strip().partition(".")[0]
     if isinstance(cell, list) and all(type(number) is int and number >= 0 for number in cell):
         return ",".join(map(str, sorted({*cell})))
-    if isinstance(cell, int) and not isinstance(cell, bool):
+    if isinstance(cell, bool):
+        cell = str(cell)
+    if isinstance(cell, int):
         name = classes[cell] if 0 <= cell < len(classes) else ""
         cell = name.strip() or str(cell)  # a number without a name is asked for one, not left out
     if not isinstance(cell, str) or is_empty(cell) or _BELOW_0.fullmatch(cell.strip()):
@@ -115,6 +124,7 @@ def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
 
 
 _BELOW_0 = re.compile("-[0-9]+")
+_WHOLE_FLOAT = re.compile(r"-?[0-9]{1,6}\.0")
 
 
 def distinct_names(classes: Sequence[str]) -> Sequence[str]:
@@ -146,6 +156,11 @@ def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
     """Return the first column that has one of the usual names, ignoring case."""
     names = {name.strip().lower(): name for name in reversed([*available])}
     return next((names[name] for name in usual if name in names), None)
+
+
+def column_named(name: str, available: Collection[str]) -> str | None:
+    """Return the column of this name or, without one, the first that has it in other capitals."""
+    return name if name in available else usual_column([name], available)
 
 
 def _column(
@@ -294,6 +309,20 @@ _EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
 }
 EXTRA_COLUMNS = {column: name for column, (name, _, _) in _EXTRAS.items()}
 """The extra columns, and what `sources.SCHEMA` calls them."""
+
+
+@lru_cache(256)
+def named_otherwise(
+    available: tuple[str, ...], renamed: tuple[tuple[str, str], ...] = ()
+) -> Mapping[str, str]:
+    """Return the columns that are an extra column or the split under another name, by its name.
+
+    Other capitals are another name. renamed: (extra column, what a published table calls it).
+    """
+    names = {name: name for name in (*EXTRA_COLUMNS, COLUMN)} | dict(renamed)
+    columns = {name: column_named(other, available) for name, other in names.items()}
+    different = {name: column for name, column in columns.items() if column and column != name}
+    return MappingProxyType(different)
 
 
 def read_extras(

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from compoclip.data.folders import image_files
+from compoclip.data.split_names import TEST, members_of
 from compoclip.errors import require
 from compoclip.files import read_json
 
@@ -50,9 +51,10 @@ def held_out_photos(path: Path) -> frozenset[int]:
         rows: Any = data.get("images") if isinstance(data, dict) else data
         good = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
         require(good, path, f"no list of photos; {_REMEDY}")
+        test = members_of(TEST, {str(row["split"]) for row in rows if "split" in row})
         splits = any("split" in row for row in rows)
         for number, row in enumerate(rows, 1):
-            if splits and row.get("split") != "test":
+            if splits and str(row.get("split")) not in test:
                 continue
             name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
             problem = f"has no file name; {_REMEDY}"

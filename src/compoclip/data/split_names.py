@@ -33,12 +33,13 @@ def split_of(name: str) -> str:
 
 
 def members_of(split: str, names: Collection[str]) -> tuple[str, ...]:
-    """Return the names among `names` that a split goes by: "train" takes "restval", too,
-    and "val" and "test" the first there is of their other names, such as "dev"."""
-    if split == TRAIN:
-        return tuple(name for name in _TRAINED_ON if name in names)
-    others = _OTHER_NAMES.get(split, (split,))
-    return tuple(name for name in others if name in names)[:1]
+    """Return the names among `names` that a split goes by, ignoring case: "train" takes "restval",
+    too, and "val" and "test" the first there is of their other names, such as "dev"."""
+    split = split.lower()
+    usual = _TRAINED_ON if split == TRAIN else _OTHER_NAMES.get(split, (split,))
+    present = [[name for name in names if name.lower() == other] for other in usual]
+    spelled = [same for same in present if same]
+    return tuple(name for same in (spelled if split == TRAIN else spelled[:1]) for name in same)
 
 
 def held_out_split(names: Collection[str]) -> str | None:

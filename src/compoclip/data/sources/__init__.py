@@ -160,7 +160,7 @@ class ImageShard:
 
     def located(self, image: str) -> tuple[Path, str]:
         """Return the tar file, and the name of the member."""
-        return self.path, _member_names(self.path)[image]
+        return self.path, _member_names(self.path, file_stamp(self.path))[image]
 
     def stamp(self, image: str, state: Callable[[Path], str]) -> str:
         """Return tar file and member with what changes when the file does."""
@@ -168,7 +168,8 @@ class ImageShard:
 
 
 @cache
-def _member_names(shard: Path) -> Mapping[str, str]:
+def _member_names(shard: Path, stamp: str) -> Mapping[str, str]:
+    """Return the names of members by offset and size. stamp: of the file, which may be replaced."""
     return {f"{member.offset_data}:{member.size}": member.name for member in whole_members(shard)}
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compoclip.data.columns import column_named
 from compoclip.data.folders import list_folder, walk
 from compoclip.data.image_names import is_read, kind_unread, why_unread
 from compoclip.data.places import TABLES, is_remote, named_files
@@ -159,8 +160,8 @@ class Data:
 
     def _rows_say_splits(self, file: Path) -> bool:
         if file in self.shards:
-            return COLUMN in first_fields(file)
-        return COLUMN in table_of(file, self.request.quoting).columns
+            return column_named(COLUMN, first_fields(file)) is not None
+        return column_named(COLUMN, table_of(file, self.request.quoting).columns) is not None
 
 
 def _first_line(path: Path) -> str:
@@ -194,7 +195,8 @@ def open_images(path: Path, request: Request) -> Source:
             endings.setdefault(stem if dot else name, []).append(ending if dot else "")
         for stem, kinds in endings.items():
             images = [f"{stem}.{kind}" for kind in kinds if is_read(f"{stem}.{kind}")]
-            texts = read_lines(path / folder / f"{stem}.txt") if images and "txt" in kinds else ()
+            text = max((kind for kind in kinds if kind.lower() == "txt"), default="")
+            texts = read_lines(path / folder / f"{stem}.{text}") if images and text else ()
             lines = [line.strip() for _, line in texts]
             captions = [line for line in lines if line] or lines[:1]  # an empty one is counted
             for name in images:
@@ -203,8 +205,8 @@ def open_images(path: Path, request: Request) -> Source:
             if images:
                 continue
             unread = [kind for kind in kinds if why_unread(f"{stem}.{kind}")]
-            if "txt" in kinds:  # other files of that name are taken for the image
-                unread = [kind for kind in kinds if kind not in ("txt", "")]
+            if text:  # other files of that name are taken for the image
+                unread = [kind for kind in kinds if kind.lower() not in ("txt", "")]
                 if not unread:
                     builder.add(stem, None, (), split=split)
             for kind in unread:

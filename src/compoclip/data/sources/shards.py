@@ -24,6 +24,7 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     cell_captions,
     distinct_names,
+    named_otherwise,
     read_extras,
     read_label,
     usual_column,
@@ -153,8 +154,8 @@ class SampleTexts:
         if caption_key is None and self.text is not None:
             return [self.text]
         fields = self.fields or {}
-        keys = ("caption", "text") if caption_key is None else (caption_key,)
-        return cell_captions(next((fields[key] for key in keys if key in fields), None))
+        usual = usual_column(("caption", "text"), fields) if caption_key is None else caption_key
+        return cell_captions(fields.get(usual) if usual is not None else None)
 
 
 def _tags(data: bytes) -> str:
@@ -189,7 +190,7 @@ def first_fields(shard: Path) -> dict[str, Any]:
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 10
+_VERSION = 11
 _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
@@ -250,6 +251,8 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
         repeats[key] += 1
         again = f"#{repeats[key]}" if repeats[key] > 1 else ""
         fields = texts.fields or {}
+        others = named_otherwise(tuple(fields))
+        fields |= {name: fields[column] for name, column in others.items()}
         origin = f"{shard}, sample {key}"
         extras = read_extras(fields, origin, builder.path_of)
         other = extras.get("negative_image")

@@ -56,8 +56,8 @@ def part_of(source: Source, split: str | None, options: DataOptions) -> Source:
     if split == ALL or (split is None and not any(counts)):
         return source
     if not any(counts):
-        if split in (TRAIN, VAL, TEST):
-            return by_hash(source, split, options.held_out, options.split_seed)
+        if split is not None and split.lower() in (TRAIN, VAL, TEST):
+            return by_hash(source, split.lower(), options.held_out, options.split_seed)
         message = f"{source.describe()}: names no splits, so takes no --split {split}"
         raise NoUseError("split", message)
     members = require_split(split, counts, source.describe())

@@ -25,7 +25,9 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     cell_captions,
     class_names,
+    column_named,
     distinct_names,
+    named_otherwise,
     pick_columns,
     read_extras,
     read_label,
@@ -137,6 +139,7 @@ def read_tables(
     first = tables[0]
     builder = RowBuilder.of_paths(first.name, request, beside or Path())
     negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
+    negative = column_named(negative, first.columns) or negative
     columns: list[tuple[str, tuple[str, ...]]] = []
     embedded: list[str] = []
     for table in tables:
@@ -161,17 +164,18 @@ def read_tables(
         builder.places.append(ImageColumn(column, opened))
         present[column] = (len(builder.places) - 1, opened.present())
     label = usual_column(LABEL_COLUMNS, [name for table in tables for name in table.columns])
-    if request.needs == "captions or labels" and request.caption_column:
+    if "labels" in request.needs and request.caption_column:
         label, columns = request.caption_column, [(image, ()) for image, _ in columns]
     classes = first.classes(label) if label else ()
     distinct = distinct_names(classes)
-    extras = {renamed.get(extra, extra) for extra in EXTRA_COLUMNS}
     short = [Path(str(table.name)).name for table in tables]
     unique = len(set(short)) == len(short)
     for table, (image, captions), name in zip(tables, columns, short):
-        names = {image, *captions, COLUMN, *extras, *([label] if label else [])} - {*embedded}
+        others = named_otherwise(tuple(table.columns), tuple(renamed.items()))
+        extras = [others.get(name, name) for name in (*EXTRA_COLUMNS, COLUMN)]
+        names = {image, *captions, *extras, *([label] if label else [])} - {*embedded}
         prefix = f"{name if unique else table.name}, " if isinstance(table.name, Path) else ""
-        split_names = table.classes(COLUMN)
+        split_names = table.classes(others.get(COLUMN, COLUMN))
         for place, record in table.rows(names):
             row, origin = builder.rows, f"{table.name}, {place}"
             if image in present:
@@ -180,8 +184,8 @@ def read_tables(
             else:
                 number, path = 0, builder.path_of(record.get(image), origin)
                 id = f"{path}#{row}"
-            if renamed:
-                more = {column: record.get(renamed.get(column, column)) for column in EXTRA_COLUMNS}
+            if others:
+                more = {name: record.get(column) for name, column in others.items()}
                 record = {**record, **more}
             cells = read_extras(record, origin, builder.path_of, lists=lists)
             if negative in present and present[negative][1][row]:
@@ -287,7 +291,7 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
         parts: dict[str, Any] = {"": data}
         if isinstance(data, Mapping):
             first: Any = next(iter(data.values()), None)
-            if rows_decide(data, lambda: COLUMN in first.features):
+            if rows_decide(data, lambda: column_named(COLUMN, first.features) is not None):
                 parts = {"": first}
             else:
                 members = [*data] if split == ALL else require_split(split, data, spec)
