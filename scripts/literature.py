@@ -1,6 +1,8 @@
 """Write the page "The literature at a glance" (docs/literature.md): recipes and their numbers.
 
-python scripts/literature.py [METHOD ...] > docs/literature.md
+python scripts/literature.py [METHOD ...]
+
+With methods it prints their rows, and leaves the page as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from compoclip.files import read_json
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 
+_PAGE = Path(__file__).parents[1] / "docs" / "literature.md"
 _PUBLISHED = Path(__file__).with_name("published.json")
 
 
@@ -88,4 +91,8 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 if __name__ == "__main__":
-    print(at_a_glance([load_recipe(name)() for name in sys.argv[1:] or method_names()]))
+    page = at_a_glance([load_recipe(name)() for name in sys.argv[1:] or method_names()])
+    if sys.argv[1:]:
+        print(page)
+    else:
+        _PAGE.write_text(f"{page}\n", encoding="utf-8")

@@ -30,7 +30,8 @@ def departures_of(method: Method) -> list[str]:
     pairs: dict[str, tuple[Any, Any]] = {
         name: (optim[name], value) for name, value in expected_optim(method.name).items()
     }
-    for name, value in entry.get("options", {}).items():
+    departures = {k: v for k, v in entry.get("ours", {}).items() if k not in COMMON}
+    for name, value in {**entry.get("options", {}), **departures}.items():
         pairs[name] = (method.settings[name], value)
     weights = {term.name: round(term.weight, 6) for term in method.losses}
     pairs["losses"] = (weights, entry["losses"])

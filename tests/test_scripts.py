@@ -202,4 +202,4 @@ def test_a_file_without_it_is_refused(content: str | None, tmp_path: Path) -> No
 
 def test_the_page_is_what_the_script_writes(glance: str) -> None:
     written = (ROOT / "docs/literature.md").read_text(encoding="utf-8")
-    assert written == f"{glance}\n", "run python scripts/literature.py > docs/literature.md"
+    assert written == f"{glance}\n", "run python scripts/literature.py"
