@@ -36,6 +36,7 @@ from compoclip.search import (
     search,
 )
 from compoclip.search.lance import ABOUT
+from compoclip.search.photos import list_photos
 from search_photos import changes, indexed, photo, stopped_after, write_photos
 
 
@@ -306,6 +307,50 @@ def test_a_search_ranks_by_cosine(index: PhotoIndex, photos: Path, encoder: Mode
         search(index, encoder, [" "])
 
 
+# --- Options of the data. ---
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 12),
+        ({"fraction": 0.5}, 6),
+        ({"split": "test"}, 1),
+        ({"split": "all", "exclude": ("val*",)}, 11),
+    ],
+)
+def test_options_mean_for_folders_of_photos_what_they_mean_for_tables(
+    options: dict[str, Any], expected: int, tmp_path: Path
+) -> None:
+    for number, split in enumerate(["train2017"] * 10 + ["test", "val2017"]):
+        photo(tmp_path / split / f"{number}.png", number)
+    write_text(tmp_path / "metadata.jsonl", '{"file_name": "test/10.png", "text": "a"}')
+    photos = list_photos(Request(str(tmp_path), **options))
+    assert len({*photos.names}) == len(photos.stamps) == expected
+    outside = 11 if options.get("split") == "test" else 0
+    assert expected + outside + sum(photos.left_out.values()) == 13
+
+
+def test_a_hash_splits_folders_of_photos_as_it_splits_tables(tmp_path: Path) -> None:
+    for number in range(40):
+        photo(tmp_path / "photos" / f"{number}.png", number)
+    names = [f"{number}.png" for number in range(40)]
+    table = write_csv(tmp_path / "t.csv", *({"image": name, "caption": "a"} for name in names))
+    for share, seed in ((0.1, 0), (0.3, 0), (0.3, 1)):
+        options: dict[str, Any] = {"split": "test", "held_out": share, "split_seed": seed}
+        listed = list_photos(Request(str(tmp_path / "photos"), **options))
+        of_table = list_photos(Request(str(table), images=tmp_path / "photos", **options))
+        assert {*listed.names} == {*of_table.names} < {*names}
+
+
+@pytest.mark.parametrize("option", ["images", "image_column", "caption_column", "templates"])
+def test_folders_of_photos_refuse_the_options_of_captions(option: str, tmp_path: Path) -> None:
+    photo(tmp_path / "a.png", 0)
+    value: Any = tmp_path if option == "images" else "{}"
+    with pytest.raises(UsageError, match=f"take no --{option.replace('_', '-')};"):
+        list_photos(Request(str(tmp_path), **{option: value}))
+
+
 # --- When nothing matches. ---
 
 
@@ -460,7 +505,7 @@ INDEX = ["index", "full", "--model=bundled"]
         (["search", "no.index"], "no such index"),
         (["search", "no.index", "a mug", "--top=0"], "between 1 and 1000"),
         (["index", "empty", "--model=bundled", "--out=i", "--duplicates=2"], "between -1 and 1"),
-        ([*INDEX, "--out=i", "--split=x"], "take no --split"),
+        ([*INDEX, "--out=i", "--split=x"], "names no splits, so takes no --split x"),
         ([*INDEX, "--to=lancedb", "--out=file"], "is the file of an index; leave --to out"),
         ([*INDEX, "--to=lancedb", "--out=full"], "already exists; choose another place"),
         ([*INDEX, "--out=full"], "full: is a folder; name a file to write"),

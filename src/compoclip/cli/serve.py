@@ -217,7 +217,8 @@ class IndexOptions(DataOptions, OnDevice, OnEngine):
         compoclip index pairs.csv --images photos/ --model bundled --out photos.index
 
     Args:
-        photos: A folder of photos, at any depth, or image-text data as for train --data.
+        photos: A folder of photos, at any depth, or image-text data as for train --data. Without
+            --split, all photos of a folder are taken.
         model: The model to encode with: a folder such as tuned/model, which tune wrote, bundled, or
             a CLIP such as ViT-B-32-quickgelu:openai.
         out: The index: a file, with --to lancedb a folder.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.cluster import Needs, run
 from compoclip.data.decode import decode, photo_hash
-from compoclip.data.folders import image_files
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Matrix
@@ -78,12 +76,11 @@ class PhotoList(NamedTuple):
 
 def list_photos(request: Request) -> PhotoList:
     """List photos: of a folder with photos, otherwise of image-text data."""
-    folder, left_out = Path(request.spec).absolute(), Counter[str]()
-    if folder.is_dir() and (names := sorted(image_files(folder, left_out, request.exclude))):
-        request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
+    if (source := request.open_photos()) is not None:
+        folder, names = Path(request.spec).absolute(), sorted(source.column("image"))
         stamps = [files.file_stamp(folder / name) for name in names]
-        upright = request.orientation != "stored"
-        return PhotoList(str(folder), names, stamps, ["" for _ in names], upright, left_out)
+        captions = ["" for _ in names]
+        return PhotoList(str(folder), names, stamps, captions, source.upright, source.left_out)
     source = request.open()
     require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
     marks = source.fingerprint()

@@ -24,7 +24,7 @@ from compoclip.data.published_rows import IN_JSON, KARPATHY, ORIGINAL, UNITS, is
 from compoclip.data.sources import Source
 from compoclip.data.sources.labels import captioned_by_label
 from compoclip.data.sources.mixture import WeightedMix
-from compoclip.data.sources.paths import Data, holds_images, open_images
+from compoclip.data.sources.paths import Data, holds_images, open_images, open_photos
 from compoclip.data.sources.published import open_coco, open_flickr8k, open_rows
 from compoclip.data.sources.shards import open_shards
 from compoclip.data.sources.splits import part_of, share_of
@@ -70,6 +70,17 @@ class Request(DataOptions):
         if any(counts):
             source = part_of(source, held_out_split(counts), self)
         return share_of(source, self.fraction)
+
+    def open_photos(self) -> Source | None:
+        """Open the photos of a folder, whatever else lies there; None for all other data.
+
+        Unless a split is named these are all of its photos. They have no captions, so options that
+        are of captions are refused. Raises as `open` does.
+        """
+        data = Data(replace(self, needs="photos", split=self.split or ALL))
+        if not _PHOTOS.recognise(data):
+            return None
+        return _oriented(_open_form(_PHOTOS, data), data.request)
 
     def parts_of(self, whole: Source, splits: Sequence[str]) -> dict[str, Source]:
         """Return several splits of the data, the same as `open` returns for each.
@@ -133,20 +144,32 @@ def open_source(spec: str, **options: Any) -> Source:
             raise _unknown(spec)
         if form.name == "folders of images":
             _require_no_data_within(data)
-        request.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
-        templates = None if form.keeps_splits else request.templates
-        labelled = templates is not None and request.needs == "captions"
-        if labelled:
-            data.request = replace(request, needs="captions or labels")
-        source = form.open(data)
-        source.count(data.others)
-        if labelled:
-            source = captioned_by_label(source, request)
-        if form.published:
-            source.upright = False
-        if not form.keeps_splits:
-            source = part_of(source, request.split, request)
-        source = share_of(source, request.fraction)
+        source = _open_form(form, data)
+    return _oriented(source, request)
+
+
+def _open_form(form: DataForm, data: Data) -> Source:
+    """Open data of a form, by the options that every form obeys; refuse those without a use."""
+    request = data.request
+    request.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
+    if request.needs == "photos":
+        request.refuse(form.name, "templates")
+    templates = None if form.keeps_splits else request.templates
+    labelled = templates is not None and request.needs == "captions"
+    if labelled:
+        data.request = replace(request, needs="captions or labels")
+    source = form.open(data)
+    source.count(data.others)
+    if labelled:
+        source = captioned_by_label(source, request)
+    if form.published:
+        source.upright = False
+    if not form.keeps_splits:
+        source = part_of(source, request.split, request)
+    return share_of(source, request.fraction)
+
+
+def _oriented(source: Source, request: Request) -> Source:
     if request.orientation is not None:
         source.upright = request.orientation == "upright"
     return source
@@ -336,6 +359,15 @@ FORMS = (
         _SOME,
     ),
 )
+
+_PHOTOS = DataForm(
+    "folders of photos",
+    "",
+    lambda data: data.photos[0],
+    open_photos,
+    ("exclude",),
+)
+"""A folder whose photos are wanted without captions, whatever tables or shards lie there."""
 
 
 def _open_mixture(weights: Mapping[str, float], request: Request) -> Source:

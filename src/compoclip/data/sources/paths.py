@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compoclip.data.columns import column_named
-from compoclip.data.folders import list_folder, walk
+from compoclip.data.folders import image_files, list_folder, walk
 from compoclip.data.image_names import is_read, kind_unread, why_unread
 from compoclip.data.places import TABLES, is_remote, named_files
 from compoclip.data.published_rows import KAGGLE_FILE, is_bar_header, is_token_line
@@ -138,6 +138,14 @@ class Data:
         rows = self.json
         return rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
 
+    @cached_property
+    def photos(self) -> tuple[Sequence[str], Counter[str]]:
+        """Return the images below the folder, and the numbers of all other files by reason."""
+        left_out = Counter[str]()
+        if not self.folder:
+            return (), left_out
+        return [*image_files(Path(self.request.spec), left_out, self.request.exclude)], left_out
+
     def choose(self, files: Sequence[Path]) -> tuple[list[Path], list[str]]:
         """Return the files of the split that is asked for, and the splits that they stand for.
 
@@ -216,10 +224,30 @@ def open_images(path: Path, request: Request) -> Source:
     return source
 
 
+def open_photos(data: Data) -> Source:
+    """Open the images below a folder without captions; every other file is counted.
+
+    Ids and splits are those of `open_images`, but folders without images do not count.
+    """
+    names, left_out = data.photos
+    path = Path(data.request.spec)
+    builder = RowBuilder(path, path, needs=data.request.needs)
+    builder.left_out.update(left_out)
+    tops = [name.partition(os.sep)[0] if os.sep in name else "" for name in names]
+    splits = _splits_of({*tops} - {""}, data.request)
+    for name, top in zip(names, tops):
+        builder.add(name, name, (), split=splits.get(top, ""))
+    return builder.build(f"folder {path}")
+
+
 def _split_folders(path: Path, request: Request) -> dict[str, str]:
     """The folders that are named after a split, or begin with the name that is asked for."""
     visited = {path.resolve()} if request.needs == "labels" else None
     folders, _ = list_folder(path, Counter(), request.exclude, visited=visited)
+    return _splits_of(folders, request)
+
+
+def _splits_of(folders: Collection[str], request: Request) -> dict[str, str]:
     chosen = request.split if request.split not in (None, ALL) else None
     splits = {name: split for name in folders if (split := split_of(name))}
     if request.needs == "labels" and len(splits) < len(folders):
