@@ -378,6 +378,30 @@ def test_the_threshold_is_the_quantile_of_best_scores(
         calibrate(index, encoder, Request(str(table), images=photos))
 
 
+@pytest.mark.parametrize(
+    ("options", "captions"),
+    [
+        ([], 2),  # of the test split
+        (["--split=train"], 3),
+        (["--split=all"], 5),
+        (["--split=all", "--caption-column=other", "--exclude=0.png"], 4),
+    ],
+)
+def test_captions_that_calibrate_are_held_out_unless_a_split_is_named(
+    options: list[str], captions: int, photos: Path, world: Path, tmp_path: Path
+) -> None:
+    splits = enumerate(["train", "train", "train", "test", "test"])
+    names = list_photos(Request(str(photos))).names
+    rows = [{"image": names[row], "caption": "a", "other": "b", "split": s} for row, s in splits]
+    table, out = write_csv(tmp_path / "held.csv", *rows), tmp_path / "index"
+    words = ["index", str(photos), f"--model={world / 'base'}", f"--out={out}", "--device=cpu"]
+    assert main([*words, f"--calibrate={table}", *options]) == 0
+    index = read_index(out)
+    assert index.about["calibration"]["captions"] == captions
+    assert len(index.names) == 5 - ("--exclude=0.png" in options)
+    assert index.about["source"]["split"] is None
+
+
 # --- Another order. ---
 
 

@@ -224,8 +224,10 @@ class IndexOptions(DataOptions, OnDevice, OnEngine):
         out: The index: a file, with --to lancedb a folder.
         duplicates: Also list groups of photos whose cosine is at least this, e.g. 0.98.
         calibrate: Captions of indexed photos, in a form that train --data takes. The model must not
-            have been trained on them. If PHOTOS is a folder, paths are relative to it. The captions
-            set the score below which search says that nothing matches.
+            have been trained on them: the test split is read, or else val, unless --split names
+            one. If PHOTOS is a folder, paths are relative to it, and --split and the options of
+            captions are for these alone. The captions set the score below which search says that
+            nothing matches.
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
         fast: Compare only the size, the time and both ends of each file. Otherwise all bytes of all
             photos are compared.
@@ -254,6 +256,11 @@ def index_main(options: IndexOptions) -> Outcome:
 
     require_engine(options.engine)
     request = request_of(options.photos, options)
+    if options.calibrate and request.is_photo_folder():  # these are then for the captions alone
+        request = replace(
+            request, split=None, image_column=None, caption_column=None, templates=None
+        )
+        options = replace(options, exclude=())
     photos = list_photos(request)  # a mistake in the data is said before torch is loaded
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model

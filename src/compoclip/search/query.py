@@ -228,13 +228,14 @@ def calibrate(
     Args:
         index: The photos.
         encoder: Their model.
-        request: Captions of photos in the index; other photos are left out.
+        request: Captions of photos in the index; other photos are left out. Of data with splits
+            those of the test or else the val split are taken, unless the request names one.
         quantile: Share of captions with their photo that are to fall below the threshold.
 
     Raises:
         CompoclipError: For data that cannot be read, or has no photo of the index.
     """
-    source, root = request.open(), index.about["root"]
+    source, root = request.open_held_out(), index.about["root"]
     paths = [os.path.abspath(Path(root, name)) if root else name for name in index.names]
     places = {path: row for row, path in enumerate(paths)}
     pairs: list[tuple[str, int | None]] = []

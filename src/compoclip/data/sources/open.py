@@ -71,6 +71,10 @@ class Request(DataOptions):
             source = part_of(source, held_out_split(counts), self)
         return share_of(source, self.fraction)
 
+    def is_photo_folder(self) -> bool:
+        """Return whether the name is that of a folder with photos at any depth."""
+        return bool(_PHOTOS.recognise(Data(self)))
+
     def open_photos(self) -> Source | None:
         """Open the photos of a folder, whatever else lies there; None for all other data.
 
