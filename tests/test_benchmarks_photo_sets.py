@@ -278,6 +278,20 @@ def test_what_a_shard_holds_beside_photos_with_labels_is_counted(
     assert found.content.counts() == {"zero_shot": count}
 
 
+@pytest.mark.parametrize("pattern", ["*.tar", "{1..2}.tar", "{1.tar,2.tar}"])
+def test_a_target_may_be_a_pattern(pattern: str, tmp_path: Path) -> None:
+    members = [[(f"s{k}.cls", b"%d" % k), (f"s{k}.png", encoded(k))] for k in range(2)]
+    for number, shard in enumerate(members, start=1):
+        write_tar(tmp_path / f"{number}.tar", shard)
+    classes = write_text(tmp_path / "names.txt", "box\ndisc\n")
+    (target,) = parse_targets([f"zero_shot:{tmp_path / pattern},classes={classes}"], tmp_path)
+    target.check()
+    found = target.load()
+    assert isinstance(found.content, Classification)
+    assert (found.content.labels, found.content.classes) == ((0, 1), ("box", "disc"))
+    assert found.name == f"zero_shot_{pattern}"
+
+
 @pytest.mark.parametrize("layout", ["shards", "table"])
 def test_labels_beyond_the_names_of_the_data(tmp_path: Path, layout: str) -> None:
     folder = tmp_path / SET

@@ -284,7 +284,7 @@ def test_shards_are_found_by_folder_file_or_pattern(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             find_shards(spec)
-    for text in ("a cat.", "a file a.parquet", "x" * 5000):
+    for text in ("a cat.", "a file a.parquet", "a {cat", "x" * 5000):
         assert names_shards(text) is False
-    for text in ("*.tar", str(folder), "a.jsonl.gz"):
+    for text in ("*.tar", str(folder), "a.jsonl.gz", "{a.tar,b.tar}", f"{folder}/00*"):
         assert names_shards(text) is True

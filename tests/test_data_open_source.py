@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from PIL import Image
 
 from build.photos import encode
 from build.tables import write_csv, write_json, write_jsonl, write_rows, write_tar, write_text
+from compoclip.benchmarks.case import Retrieval
+from compoclip.benchmarks.targets import parse_targets
+from compoclip.cli.main import main
 from compoclip.corpora.shard import find_shards as corpus_shards
 from compoclip.data.decode import Picture, decode
-from compoclip.data.sources.open import open_source
+from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.patterns import names_shards
+from compoclip.search.photos import list_photos
 
 pytestmark = pytest.mark.usefixtures("user_cache")
 
@@ -67,6 +73,56 @@ def test_a_format_is_recognised_by_name_and_content(
     source = open_source(str(tmp_path / spec))
     assert source.describe().startswith(kind)
     assert list(source.column("captions")) == [("x",)]
+
+
+NAMES = ("p-*.jsonl", "p-{0..1}.jsonl", "{p-0,p-1}.jsonl", "{p-0.jsonl,p-1.jsonl}")
+TARS = [name.replace("p-", "s-").replace("jsonl", "tar") for name in NAMES]
+
+
+@pytest.mark.parametrize("spec", [*NAMES, "p-*", *TARS, "s-*", "rows", "shards", "mixed"])
+def test_every_command_reads_the_files_that_a_name_stands_for(
+    spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2):
+        row = {"image": f"{number}.jpg", "caption": f"a cat {number}"}
+        for place in ("", "rows/data/"):
+            write_jsonl(tmp_path / f"{place}p-{number}.jsonl", [row])
+        for place in ("", "shards/data/", "mixed/"):
+            members = [(f"{number}.jpg", b"x"), (f"{number}.txt", b"a cat %d" % number)]
+            write_tar(tmp_path / f"{place}s-{number}.tar", members)
+    write_tar(tmp_path / "mixed" / "data" / "s-9.tar", TAR)  # the folder itself comes first
+    name, captions = str(tmp_path / spec), ["a cat 0", "a cat 1"]
+    assert [*open_source(name).captions()] == captions
+    assert len(list_photos(Request(name)).names) == 2
+    (target,) = parse_targets([f"retrieval:{name},split=all"], tmp_path)
+    target.check()
+    content = target.load().content
+    assert isinstance(content, Retrieval)
+    assert [*content.texts] == captions
+    assert [file.name[2:3] for file in corpus_shards(name)] == ["0", "1"]
+    assert names_shards(name)
+    assert main(["data", "audit", f"--train={name}", "--json"]) in (0, 1)
+    of_training = capsys.readouterr().out
+    assert main(["data", "audit", f"--data={name}", "--json"]) in (0, 1)
+    assert capsys.readouterr().out == of_training
+
+
+def test_names_that_stand_for_no_file_or_for_several_kinds(tmp_path: Path) -> None:
+    write_text(tmp_path / "1.csv", CSV)
+    write_jsonl(tmp_path / "0.jsonl", [{"image": "1.jpg", "caption": "x"}])
+    name = str(tmp_path / "{0.jsonl,1.csv}")
+    for read in (open_source, corpus_shards, lambda spec: list_photos(Request(spec))):
+        with pytest.raises(UsageError, match=r"several kinds \(.csv, .jsonl\); name those you"):
+            read(name)
+    for spec, missing in (("q-*.tar", "q-*.tar"), ("q-{0..1}.tar", "q-0.tar")):
+        with pytest.raises(CompoclipError, match=rf"{re.escape(missing)}: not found; check the"):
+            open_source(str(tmp_path / spec))
+        with pytest.raises(UsageError, match=r"no such folder"):
+            parse_targets([f"retrieval:{tmp_path / spec}"], tmp_path)
+    write_text(tmp_path / "a-0.tar.gz", "x")
+    for spec in ("a-*.tar.gz", "a-0.tar.gz"):
+        with pytest.raises(CompoclipError, match=r"a-0.tar.gz: only plain .tar .* decompress it"):
+            open_source(str(tmp_path / spec))
 
 
 def test_named_columns_of_a_negclip_table(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from compoclip.archives import Members, add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
 from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_IMAGE, NO_TEXT
 from compoclip.data.sources import shards
+from compoclip.data.sources.open import Request
+from compoclip.data.sources.paths import Data
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
@@ -25,7 +27,6 @@ from compoclip.data.sources.shards import (
     NOT_A_FILE,
     SECOND,
     TOO_LONG,
-    find_shards,
     open_shards,
 )
 from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
@@ -50,7 +51,7 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
     numbered(tmp_path / "s-000.tar", 0, 5)
     numbered(tmp_path / "s-001.tar", 5, 3)
     for spec in (str(tmp_path), str(tmp_path / "s-{000..001}.tar")):
-        source = open_shards(find_shards(spec))
+        source = open_shards(Data(Request(spec)).shards)
         assert len(source) == 8
         for i in (7, 0, 4, 5):
             assert source[i].image == b"J%d" % i * (i + 1)
@@ -185,7 +186,7 @@ def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
         ("a.tar.gz", "decompress"),
     ):
         with pytest.raises(CompoclipError, match=message):
-            open_shards(find_shards(str(tmp_path / name)))
+            open_shards(Data(Request(str(tmp_path / name))).shards)
     source = open_shards([numbered(path, 0, 3)])
     os.truncate(path, 1200)
     with pytest.raises(CompoclipError, match="shorter than when it was indexed"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from glob import glob
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -186,9 +185,9 @@ def _part(name: str, _: Any, option: Option) -> None:
 
 
 def _files(pattern: str, _: Any, option: Option) -> None:
-    from compoclip.patterns import expand_braces
+    from compoclip.patterns import ROW_FILES, find_files
 
-    there = Path(pattern).exists() or any(map(glob, expand_braces(pattern)))
+    there = Path(pattern).exists() or any(map(Path.exists, find_files(pattern, ROW_FILES)))
     require(there, pattern, f"no such file; {_remedy(option)}")
 
 

@@ -61,11 +61,7 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
     """
     path = Path(spec)
     if path.is_dir():
-        inside: list[Path] = []
-        for place in (path, path / "data"):
-            if not inside and place.is_dir():
-                inside = files_in(place, *endings)
-        files = inside
+        files = files_of_folder(path, endings)
     elif path.exists():
         files = [path]
     else:
@@ -78,6 +74,22 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
     problem += f"'part-{{000..099}}{''.join(kinds[-1:])}'"
     require(len(kinds) < 2, spec, problem, UsageError)
     return files
+
+
+def files_of_folder(folder: Path, endings: Sequence[str]) -> list[Path]:
+    """Return the files that the name of a folder means, of any kind: in it or its folder "data"."""
+    places = (place for place in (folder, folder / "data") if place.is_dir())
+    return next(filter(None, (files_in(place, *endings) for place in places)), [])
+
+
+def shards_of_folder(folder: Path) -> list[Path]:
+    """Return the tar files among the files that the name of a folder means."""
+    return [file for file in files_of_folder(folder, SHARD_FILES) if has_ending(file, ".tar")]
+
+
+def is_pattern(spec: str) -> bool:
+    """Return whether a name stands for files by braces or wildcards."""
+    return ("{" in spec or has_magic(spec)) and not Path(spec).exists()
 
 
 def files_in(folder: Path, *endings: str) -> list[Path]:
@@ -104,6 +116,11 @@ def names_shards(source: str) -> bool:
             return True
     except (OSError, ValueError):  # too long or with odd bytes
         return False
+    try:
+        names = expand_braces(source)
+    except UsageError:  # braces of a caption
+        names = [source]
+    names += [file for name in names if has_magic(name) for file in glob(name)]
     plain = not any(map(str.isspace, source))
-    there = plain or Path(source).exists() or bool(glob(source))
-    return ending_of(source, SHARD_FILES) is not None and there
+    there = (name for name in names if plain or Path(name).exists())
+    return any(ending_of(name, SHARD_FILES) for name in there)

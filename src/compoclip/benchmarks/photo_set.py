@@ -18,7 +18,7 @@ from compoclip.data.prompts import NUMBERS, list_of_names, listed_names, numbere
 from compoclip.errors import require
 from compoclip.files import first_of, open_regular
 from compoclip.files import reading as reading_file
-from compoclip.patterns import files_in, has_ending
+from compoclip.patterns import has_ending, shards_of_folder
 from compoclip.typed import read_fields
 
 Photo = tuple[ImageRef, tuple[int, ...], str]
@@ -58,7 +58,7 @@ _TEMPLATES = "zeroshot_classification_templates.txt"
 
 def find_shards(folder: Path) -> bool:
     """Return whether a folder holds tar shards."""
-    return folder.is_dir() and bool(files_in(folder, ".tar"))
+    return folder.is_dir() and bool(shards_of_folder(folder))
 
 
 def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
@@ -74,7 +74,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     folder = place if place.is_dir() else place.parent
     if place.is_dir() and not find_shards(place) and find_shards(place / "test"):
         place = place / "test"
-    images = reading.images if place.is_file() else None
+    images = None if place.is_dir() else reading.images
     request = request_of(str(place), replace(reading, images=images))
     with naming_options(as_target_option):
         source = replace(request, needs="labels").open_held_out()

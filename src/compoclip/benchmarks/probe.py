@@ -82,7 +82,7 @@ def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dic
         shards = [s for s in (TRAIN, VAL, TEST) if find_shards(place / s)]
         by_split = {s: read_labelled(place / s, reading) for s in shards}
     else:
-        images = reading.images if place.is_file() else None
+        images = None if place.is_dir() else reading.images
         request = request_of(str(place), replace(reading, images=images, split="all"))
         with naming_options(as_target_option):
             counts = replace(request, needs="labels").open().split_counts()

@@ -8,6 +8,7 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     sugarcrepe,annotations=/data/sugarcrepe,images=/data/coco/val2017
     ./my_benchmark.py,root=/data
     retrieval:captions.csv,images=photos,split=test
+    retrieval:shards-{00..09}.tar
     rewrites:captions.csv,images=photos
     zero_shot:labels.csv,images=photos
     probe:labels.csv,images=photos
@@ -48,10 +49,10 @@ from compoclip.benchmarks.registry import (
 from compoclip.config import place_in
 from compoclip.console import note
 from compoclip.data.options import as_target_option, naming_options
-from compoclip.data.places import require_there
+from compoclip.data.places import named_files, require_there
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
-from compoclip.patterns import has_ending
+from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
@@ -59,6 +60,9 @@ SUITE = "suite.json"
 _CAPTIONED = {"retrieval": f"retrieval:{OWN}", "rewrites": "rewrites"}
 FILES = {**_CAPTIONED, **{name: f"{name}:{OWN}" for name in ("zero_shot", "probe")}}
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
+
+_COMMA = re.compile(r",(?![^{}]*\})")
+"""What parts the options of a target: a comma within the braces of a pattern does not."""
 
 _ENTRY: Mapping[str, Any] = {
     "name": str,
@@ -130,7 +134,7 @@ def _is_folder(text: str) -> bool:
 def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
     spec: list[str] = []
     settings: dict[str, str] = {}
-    for part in text.split(","):
+    for part in _COMMA.split(text):
         key, equals, value = part.partition("=")
         if not equals:
             spec.append(part)
@@ -170,12 +174,14 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
 def file_of(text: str) -> str:
     """Return the file (or folder) that a target "NAME:FILE" is made of; "" for any other, and where
     the benchmark has a part of that name."""
-    name, _, rest = text.partition(",")[0].partition(":")
+    name, _, rest = _COMMA.split(text)[0].partition(":")
     if name not in FILES or rest in ("", *meta(name).parts):
         return ""
     path = os.path.expanduser(rest)
     # NAME,images=FOLDER, where a folder NAME is
     named = name in ("zero_shot", "probe") and "/" not in rest
+    if is_pattern(path):
+        return rest if any(file.is_file() for file in named_files(path)) else ""
     return rest if os.path.isfile(path) or (os.path.exists(path) and not named) else ""
 
 

@@ -12,6 +12,7 @@ from compoclip.cli.options import Outcome, Printing
 from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
+from compoclip.data.places import named_files
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_jsonl
 from compoclip.printed import Table
@@ -85,7 +86,9 @@ def audit_main(options: AuditOptions) -> Outcome:
 
         held_out = {str(path): held_out_photos(path) for path in options.overlap}
     loaded: list[Benchmark] = []
-    training = (*options.train, *([str(options.data)] if options.data.is_file() else []))
+    files = named_files(str(options.data))  # none of a folder, which may hold benchmarks
+    there = any(file.is_file() for file in files)
+    training = (*options.train, *([str(options.data)] if there else []))
     if options.names or not training:
         try:
             chosen = named_or_present(options.names, options.data, options.images)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from compoclip.bounds import MAX_MIXTURE_WEIGHT
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.patterns import ROW_FILES, expand_braces, has_ending, require_local
+from compoclip.patterns import ROW_FILES, find_files, has_ending, require_local
 
 HUB, STREAM = "hf:", "hf-stream:"
 TABLES = (".csv", ".tsv", *ROW_FILES)
-ENDINGS = (*TABLES, ".json", ".txt", ".tar")
+PACKED = (".tar.gz", ".tgz")
+"""Endings of compressed shards, which readers refuse with the remedy."""
+ENDINGS = (*TABLES, ".json", ".txt", ".tar", *PACKED)
 """Endings of the names of data files."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
 _WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
@@ -27,9 +29,7 @@ def is_remote(spec: str) -> bool:
 
 def named_files(spec: str) -> Sequence[Path]:
     """Return the files that are named one by one; none for a folder, and for remote data."""
-    if is_remote(spec) or Path(spec).is_dir():
-        return ()
-    return [Path(spec)] if Path(spec).is_file() else [Path(name) for name in expand_braces(spec)]
+    return () if is_remote(spec) or Path(spec).is_dir() else find_files(spec, ENDINGS)
 
 
 def mixture_of(spec: str) -> dict[str, float] | None:
@@ -84,7 +84,9 @@ def require_there(spec: str, images: Path | None = None) -> None:
     if not is_remote(spec) and Path(spec).is_dir():
         empty = not any(Path(spec).iterdir())
         require(not empty, spec, "an empty folder; name one with photos or data")
-    missing = next((file for file in named_files(spec) if not file.is_file()), None)
+    files = named_files(spec)
+    nothing = not (files or is_remote(spec) or Path(spec).is_dir())
+    missing = next((file for file in files if not file.is_file()), Path(spec) if nothing else None)
     if missing and _HUB_ID.fullmatch(spec) and not has_ending(missing, *ENDINGS):
         raise CompoclipError(
             f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.config import Engine
 from compoclip.console import counted, note, track
+from compoclip.data.places import named_files
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require, require_package
 from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
@@ -299,7 +300,8 @@ def index_photos(
         problem = f"{problem}; leave --vectors out, or choose another --out"
         require(not old or old.vectors == vectors, out, problem, UsageError)
         photos = photos or list_photos(request)
-        spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
+        local = Path(request.spec).exists() or named_files(request.spec)
+        spec = str(Path(request.spec).absolute()) if local else request.spec
         images = request.images and str(request.images.absolute())
         tower = encoder.text_tower()
         about: dict[str, Any] = {

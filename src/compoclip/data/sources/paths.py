@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from compoclip.data.columns import column_named
 from compoclip.data.folders import image_files, list_folder, walk
 from compoclip.data.image_names import is_read, kind_unread, why_unread
-from compoclip.data.places import TABLES, is_remote, named_files
+from compoclip.data.places import PACKED, TABLES, is_remote, named_files
 from compoclip.data.published_rows import KAGGLE_FILE, is_bar_header, is_token_line
 from compoclip.data.sources import Source
 from compoclip.data.sources.published import published_table
-from compoclip.data.sources.shards import find_shards, first_fields
+from compoclip.data.sources.shards import first_fields, require_shards
 from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import table_of
 from compoclip.data.split_names import (
@@ -31,7 +31,7 @@ from compoclip.data.split_names import (
     split_of,
 )
 from compoclip.files import read_json
-from compoclip.patterns import ROW_FILES, files_in, find_files, has_ending
+from compoclip.patterns import ROW_FILES, find_files, has_ending, shards_of_folder
 from compoclip.tables import read_lines
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ class Data:
     def shards(self) -> Sequence[Path]:
         """Return the tar files; none where there are none."""
         spec = self.request.spec
-        if self.remote:
-            return ()
         if self.folder:
-            return find_shards(spec) if files_in(Path(spec), ".tar") else ()
-        return find_shards(spec) if has_ending(Path(spec), ".tar", ".tar.gz", ".tgz") else ()
+            return shards_of_folder(Path(spec))
+        tars = self.files and has_ending(self.path, ".tar", *PACKED)
+        return require_shards(self.files) if tars else ()
 
     @cached_property
     def tables(self) -> Sequence[Path]:

@@ -45,7 +45,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.patterns import find_files, has_ending
+from compoclip.patterns import has_ending
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -335,16 +335,10 @@ def open_shards(
     return source
 
 
-def find_shards(spec: str) -> list[Path]:
-    """Return the tar files that `spec` means: one .tar, a brace pattern, or a folder of them.
-
-    Raises CompoclipError when there is no shard or one of them is missing or compressed.
-    """
-    shards = find_files(spec, (".tar",))
-    require(shards, spec, "no .tar file there; check the path")
+def require_shards(shards: Sequence[Path]) -> Sequence[Path]:
+    """Return shards; raise CompoclipError for one that is missing or compressed."""
     for shard in shards:
-        require(
-            has_ending(shard, ".tar"), shard, "only plain .tar shards can be read; decompress it"
-        )
+        problem = "only plain .tar shards can be read; decompress it"
+        require(has_ending(shard, ".tar"), shard, problem)
         require(shard.is_file(), shard, "shard not found; check the path or the pattern")
     return shards
