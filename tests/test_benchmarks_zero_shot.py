@@ -26,7 +26,7 @@ from compoclip.data.prompts import (
     read_templates,
 )
 from compoclip.data.sources.open import open_source
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 
 ELEVATER = [name.partition(":")[2] for name in SUITES["elevater_20"]]
 PUBLISHED = "classification/class_names_templates"
@@ -411,6 +411,23 @@ def test_photos_are_those_that_training_reads(tmp_path: Path) -> None:
     assert sum(found.left_out.values()) == sum(training.left_out.values()) == 4
     few = load_benchmark("zero_shot:mine", tmp_path, folder, exclude=("*.jp2", "dog"))
     assert len(few.content.images) == 4
+
+
+def test_patterns_of_exclude_may_hold_blanks(tmp_path: Path) -> None:
+    places = "cat/1.png", "cat/my drafts/2.png", "dog/3.png", "dog/old/4.png"
+    write_photos(tmp_path / "set", *places)
+    expected = {
+        "exclude='my drafts'": ["1", "3", "4"],
+        'exclude="my drafts" old': ["1", "3"],
+        "exclude=my drafts": ["1", "2", "3", "4"],  # two patterns, which name nothing
+        "exclude=old *.gif": ["1", "2", "3"],
+    }
+    for option, names in expected.items():
+        (target,) = parse_targets([f"zero_shot:{tmp_path / 'set'},{option}"], tmp_path)
+        assert sorted(ref.path.stem for ref in target.load().content.images) == names, option
+    with pytest.raises(UsageError) as caught:
+        parse_targets([f"zero_shot:{tmp_path / 'set'},exclude=john's"], tmp_path)
+    expect_one_line(caught.value, "exclude has a quote that is not closed: john's")
 
 
 @pytest.mark.parametrize(

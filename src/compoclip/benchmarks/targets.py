@@ -13,8 +13,11 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     zero_shot:labels.csv,images=photos
     probe:labels.csv,images=photos
 
+    zero_shot:trip,images=photos,exclude='my drafts' *.gif
+
 with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
-results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
+results) and the options of the benchmark's reader. Of an option with several values blanks separate
+them, and shell quotes hold one with blanks together. A suite is a folder with a `suite.json`
 
     {"benchmarks": [{"name": "sugarcrepe", "root": "data", "images": "photos",
                      "id": "my-sugarcrepe", "options": {"annotations": "captions"}}]}
@@ -31,6 +34,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -296,7 +300,11 @@ def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) 
         elif "place=True" in kind:
             options[key] = place_in(value, base) if base != Path() else value
         elif "tuple" in kind:
-            options[key] = tuple(value.split())
+            try:
+                options[key] = tuple(shlex.split(value))
+            except ValueError:
+                problem = f"{key} has a quote that is not closed: {value:.40}"
+                raise UsageError(f"{location:.200}: {problem}") from None
         elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):
             options[key] = value
             problem = f"{key} must be {' or '.join(choices[0])}, not '{value:.40}'"
