@@ -227,7 +227,6 @@ Names = dict[str, str]
 @pytest.mark.parametrize(
     ("index", "options", "message"),
     [
-        ({"Box": "box", "empty": "no"}, {}, "no class name for directory 'red_disc'"),
         (
             {"Box": "box", "empty": "no", "red_disc": "disc", "ball": "ball"},
             {},

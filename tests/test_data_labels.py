@@ -12,7 +12,7 @@ import pytest
 
 from build.photos import noise
 from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_tar
-from compoclip.benchmarks.case import Retrieval
+from compoclip.benchmarks.case import Classification, Retrieval
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.data.images import shown_key
@@ -67,6 +67,12 @@ def written(form: str, folder: Path, labels: tuple[str, ...] = LABELS) -> str:
 
 def captions(spec: str, templates: str | None, **options: Any) -> list[tuple[str, ...]]:
     return [*open_source(spec, templates=templates, **options).column("captions")]
+
+
+def classes_of(spec: str, **options: Any) -> tuple[str, ...]:
+    content = load_benchmark("zero_shot:mine", Path(), Path(spec), **options).content
+    assert isinstance(content, Classification)
+    return content.classes
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -194,6 +200,40 @@ def test_folders_have_the_names_of_an_index_wordnet_or_their_own(tmp_path: Path)
     assert captions(spec, "{}") == [("dog",), ("tabby cat",)]
     write_json(Path(spec) / "index.json", {"n02084071": "hound", "n02123045": ["cat", "kitty"]})
     assert captions(spec, "{}") == [("hound",), ("cat",)]
+
+
+@pytest.mark.parametrize(
+    ("folders", "index", "names"),
+    [
+        (("cat", "dog"), {"cat": "kitty"}, ["kitty", "dog"]),
+        (("001.Cat", "002.Snow_goose"), {"001.Cat": "kitty"}, ["kitty", "snow goose"]),
+        (("n02084071", "n99999999"), {"n99999999": "unknown animal"}, ["dog", "unknown animal"]),
+        (("cat", "dog"), {"cat": "kitty", "dog": ["hound", "dog"]}, ["kitty", "hound"]),
+        (("cat", "dog"), {"cat": "kitty", "emu": "bird"}, "'emu' is not in"),
+    ],
+)
+def test_training_and_zero_shot_name_classes_by_one_index(
+    tmp_path: Path, folders: tuple[str, ...], index: dict[str, Any], names: list[str] | str
+) -> None:
+    spec = written("class folders", tmp_path, folders)
+    write_json(Path(spec) / "index.json", index)
+    if isinstance(names, str):
+        for read in (lambda: captions(spec, "{}"), lambda: classes_of(spec)):
+            with pytest.raises(CompoclipError, match=names):
+                read()
+        return
+    assert captions(spec, "{}") == [(name,) for name in names]
+    assert classes_of(spec) == tuple(names)
+
+
+def test_an_index_may_name_classes_without_photos_or_left_out(tmp_path: Path) -> None:
+    spec = written("class folders", tmp_path, ("cat", "dog"))
+    (Path(spec) / "emu").mkdir()
+    write_json(Path(spec) / "index.json", {"dog": "hound", "emu": "bird"})
+    assert captions(spec, "{}") == [("cat",), ("hound",)]
+    assert classes_of(spec) == ("cat", "hound", "bird")
+    assert captions(spec, "{}", exclude=("dog",)) == [("cat",)]
+    assert classes_of(spec, exclude=("dog",)) == ("cat", "bird")
 
 
 def test_a_photo_of_several_rows_or_numbers_has_captions_of_all_its_classes(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     Shards are as CLIP_benchmark publishes them: a label as .cls (a number) or, where several
     classes are true, as .npy (a vector of 0 and 1). Numbers have the names of a list in the folder.
     """
+    from compoclip.data.sources.labels import in_class_folders
     from compoclip.data.sources.open import request_of
 
     folder = place if place.is_dir() else place.parent
@@ -83,7 +84,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     unnamed = not source.classes and all(map(NUMBERS.fullmatch, names))
     rows = list(zip(source.located(), source.column("image"), source.column("label"), strict=True))
     in_folders = place.is_dir() and not any(member for (_, member), *_ in rows)
-    in_folders = in_folders and all(f"/{label}/" in f"/{image}" for _, image, label in rows)
+    in_folders = in_folders and in_class_folders((image, label) for _, image, label in rows)
     listed = listed_names(folder) if unnamed and not in_folders else ()
     parts = sorted({number for label in names for number in label.split(",")})
     places = dict(zip(parts, numbered(parts, len(listed))))

@@ -15,7 +15,8 @@ option `index` or the folder's index.json (what the data call a class -> name), 
 list in label order; for numbers also classnames.txt, labels.txt or labelmap.txt in the folder), the
 published names, the data themselves. Of the latter WordNet ids get the names of their classes,
 "001.Black_footed_Albatross" becomes "black footed albatross" and "AnnualCrop" "annual crop"; a note
-says so. Numbers without names are refused.
+says so. Classes that an index does not name keep those of the data. Numbers without names are
+refused.
 Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
 formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME
 in `prompts.md`, or the option `key`. A class without photos still competes.
@@ -180,14 +181,22 @@ def read(
             classes = prompts.list_of_names(folder)
     section = key or one.section
     published_place = None
-    if index is not None or classes is not None:
-        names = _named(photos, folder, index, classes, (key or name, section))
+    unnamed = (
+        "the data do not name their classes; add a file of names (see zero_shot), or give the "
+    )
+    unnamed += "option classes"
+    if index is not None:
+        require(photos.names, folder, unnamed)
+        names, spoken = _indexed(photos, folder, index)
+        if changed := prompts.say_renamed([*spoken], [*spoken.values()]):
+            data.assumed += (changed,)
+    elif classes is not None:
+        names = _listed(photos, folder, classes, (key or name, section))
     elif published_place := match(photos, facts, str(folder)):
         names = tuple(aliases[0] for aliases in facts.classes)
     else:
         fix = "or give the option classes"
-        problem = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
-        require(photos.names, folder, problem)
+        require(photos.names, folder, unnamed)
         problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
         problem += f"data give; fix the list of names, {fix}"
         require(len(photos.names) >= photos.classes, folder, problem)
@@ -247,29 +256,31 @@ def read(
     return content
 
 
-def _named(
-    photos: PhotoSet, folder: Path, index: Path | None, classes: Path | None, keys: tuple[str, str]
+def _listed(
+    photos: PhotoSet, folder: Path, classes: Path, keys: tuple[str, str]
 ) -> tuple[str, ...]:
-    """Return the names of the classes in a user's file: by what the data call them, or in order."""
-    if classes is not None:
-        names = prompts.read_names(classes, *keys)
-        problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
-        problem += "the missing directories or give an index file {directory: name}"
-        require(not photos.folders or len(names) == len(photos.names), classes, problem)
-        if photos.folders and (places := prompts.numbered(photos.names, len(names))):
-            return tuple(names[place] for place in places)
-        problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
-        require(len(names) >= photos.classes, classes, problem)
-        return names
-    path = index or folder / "index.json"
-    named = prompts.read_index(path)
-    for directory in (*named, *photos.names):
-        fix = "make it (empty for a class without photos) or drop the entry"
-        problem = f"class directory {directory!r:.80} is not in {folder}; {fix}"
-        require(directory in photos.names, path, problem)
-        problem = f"no class name for directory {directory!r:.80} of {folder}; add it"
-        require(directory in named, path, problem)
-    return tuple(named[directory] for directory in photos.names)
+    """Return the names of the classes in a user's list, in its order."""
+    names = prompts.read_names(classes, *keys)
+    problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
+    problem += "the missing directories or give an index file {directory: name}"
+    require(not photos.folders or len(names) == len(photos.names), classes, problem)
+    if photos.folders and (places := prompts.numbered(photos.names, len(names))):
+        return tuple(names[place] for place in places)
+    problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
+    require(len(names) >= photos.classes, classes, problem)
+    return names
+
+
+def _indexed(photos: PhotoSet, folder: Path, index: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the names of the classes by a user's index, and what others are called."""
+    named = prompts.names_by_index(index, photos.names, folder)
+    others = [name for name in photos.names if name not in named]
+    if others and prompts.are_numbers(others):
+        raise CompoclipError(
+            f"{index}: no class name for directory {others[0]!r:.80} of {folder}; add it"
+        )
+    spoken = prompts.spoken_among(others, photos.names, folder)
+    return tuple((named | spoken)[name] for name in photos.names), spoken
 
 
 def _check(content: Classification, photos: PhotoSet, location: str) -> None:

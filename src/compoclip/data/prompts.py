@@ -18,7 +18,7 @@ import os
 import re
 import runpy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -66,6 +66,16 @@ def read_index(path: Path) -> dict[str, str]:
     value = read_json_object(path, damaged=_FIX)
     require(value, path, "names no class")
     return {key: _name(name, f"{path}: class {key!r:.80}") for key, name in value.items()}
+
+
+def names_by_index(path: Path, classes: Collection[str], folder: Path) -> dict[str, str]:
+    """Return the names that an index gives to classes, `read_index`; a class that it does not name
+    keeps its own. Raises CompoclipError for a name of a class that is not in the folder."""
+    named = read_index(path)
+    odd = next((key for key in named if key not in classes and not (folder / key).is_dir()), "")
+    fix = "make it (empty for a class without photos) or drop the entry"
+    require(not odd, path, f"class directory {odd!r:.80} is not in {folder}; {fix}")
+    return {name: named[name] for name in classes if name in named}
 
 
 def read_templates(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
@@ -201,6 +211,14 @@ def spoken_names(names: Sequence[str], location: object) -> tuple[str, ...]:
         if all(map(before.match, names)):
             return tuple(_words(before.sub("", name, count=1)).lower() for name in names)
     return tuple(map(_words, names))
+
+
+def spoken_among(names: Sequence[str], classes: Sequence[str], location: object) -> dict[str, str]:
+    """Return `spoken_names` of some of the classes: a number is cut where every class has one."""
+    among = {*names} <= {*classes} and not all(map(_WORDNET_ID.fullmatch, names))
+    every = classes if among else names
+    spoken = dict(zip(every, spoken_names(every, location)))
+    return {name: spoken[name] for name in names}
 
 
 def _words(name: str) -> str:

@@ -12,7 +12,7 @@ such captions, and sample a template for each image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,9 @@ def captioned_by_label(source: Source, request: Request) -> Source:
         problem = "every sample has captions of its own, so that they take no --templates"
         raise NoUseError("templates", f"{request.spec}: {problem}")
     every = sorted({name for several in classes.values() for name in several})
-    name_of = _names(every, source.classes, request)
+    images = zip(source.column("image"), rows)
+    in_folders = in_class_folders((image, label) for image, (texts, label) in images if not texts)
+    name_of = _names(every, source.classes, request, in_folders)
     names = {label: sorted({name_of[name] for name in classes[label]}) for label in classes}
     captions = {
         label: tuple(text for name in several for text in prompts.fill(templates, name))
@@ -62,12 +64,26 @@ def _classes_of(label: str) -> list[str]:
     return [name for names in several for name in names]
 
 
-def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> dict[str, str]:
+def in_class_folders(rows: Iterable[tuple[str, str]]) -> bool:
+    """Return whether every image lies in a folder that is called by its label."""
+    return all(f"/{label}/" in f"/{image}" for image, label in rows)
+
+
+def _names(
+    labels: Sequence[str], classes: Sequence[str], request: Request, in_folders: bool
+) -> dict[str, str]:
     """Return what captions call classes, by what the data call them."""
     place, spec = Path(request.spec), request.spec
     folder = place if place.is_dir() else place.parent
     index = folder / "index.json"
-    names = prompts.read_index(index) if place.is_dir() and index.is_file() else {}
+    names: dict[str, str] = {}
+    if place.is_dir() and index.is_file():
+        known = dict.fromkeys((*labels, *classes))
+        names = (
+            prompts.names_by_index(index, known, folder)
+            if in_folders
+            else prompts.read_index(index)  # shards may have some of the classes
+        )
     reference = prompts.published(request.templates or "").classes
     stated = {label: label for label in labels if label not in names}
     listed = () if prompts.are_numbers(classes) else classes
@@ -88,9 +104,7 @@ def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> d
             require(by_number.get(number), spec, problem)
             stated[label] = by_number[number]
     published, stated_names = prompts.class_places(reference), tuple(dict.fromkeys(stated.values()))
-    # A number before every name is cut, of all classes.
-    every = classes if {*stated_names} <= {*classes} else stated_names
-    spoken = dict(zip(every, prompts.spoken_names(every, spec)))
+    spoken = prompts.spoken_among(stated_names, classes, spec)
     if changed := prompts.say_renamed(stated_names, [spoken[name] for name in stated_names]):
         note_once(f"{spec}: {changed}")
     for label, name in stated.items():
