@@ -223,7 +223,7 @@ def test_data_that_cannot_be_trained_on(
     [
         ("--batch-size=0", "from 1 on"),
         ("--lr=-1", "from 0 on"),
-        ("--lr=nan", "must be a number"),
+        ("--set=lr=nan", "must be a number"),
         ("--epochs=0", "more than 0"),
         ("--set=beta2=1", "less than 1"),
         ("--workers=-1", "not be negative"),

@@ -11,13 +11,28 @@ import pytest
 
 import compoclip
 import own_files
+from build.photos import write_photos
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
-from compoclip.config import CONFIG, Shown, checked, config_text, place_in, read_config
+from compoclip.cli.options import OptionParser
+from compoclip.config import (
+    CONFIG,
+    Shown,
+    checked,
+    config_text,
+    of_setting,
+    options_of,
+    place_in,
+    read_config,
+    typed,
+)
+from compoclip.data.options import DataOptions
+from compoclip.data.places import mixture_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.programs.request import TrainRequest, known_options
-from compoclip.typed import convert
+from compoclip.typed import at_home, convert
 from method_data import arguments
 from train_helpers import weight_hashes
 
@@ -164,6 +179,111 @@ def test_values_take_the_form_that_an_option_wants() -> None:
     ):
         found = convert(value, kind)
         assert (found, type(found)) == (wanted, type(wanted))
+
+
+REFUSED = "refused"
+HOME = Path("/home/somebody")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("held_out", "1e-1", 0.1),
+        ("held_out", ".2", 0.2),
+        ("held_out", "2", 2.0),
+        ("held_out", "nan", REFUSED),
+        ("held_out", "x", REFUSED),
+        ("fraction", "5e-1", 0.5),
+        ("split_seed", "+1", 1),
+        ("split_seed", "-1", -1),
+        ("split_seed", "01", REFUSED),
+        ("split_seed", "1_000", REFUSED),
+        ("split_seed", "1e3", REFUSED),
+        ("split_seed", "\uff11", REFUSED),
+        ("quoting", "FALSE", False),
+        ("quoting", "true", True),
+        ("quoting", "no", REFUSED),
+        ("split", "none", None),
+        ("split", "null", None),
+        ("split", "None", None),
+        ("split", "val", "val"),
+        ("orientation", "stored", "stored"),
+        ("orientation", "none", None),
+        ("orientation", "left", REFUSED),
+        ("images", "~/photos", HOME / "photos"),
+        ("images", "none", Path("none")),
+        ("images", "~no-such-user/photos", Path("~no-such-user/photos")),
+        ("templates", "~/templates.txt", str(HOME / "templates.txt")),
+        ("templates", "a {}", "a {}"),
+        ("exclude", "old", ("old",)),
+    ],
+)
+def test_a_text_means_the_same_however_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, expected: object
+) -> None:
+    monkeypatch.setenv("HOME", str(HOME))
+    options = options_of(DataOptions)
+    option = options[name]
+    folder = write_photos(tmp_path / "set", "cat/1.png")
+
+    def in_target() -> object:
+        (target,) = parse_targets([f"zero_shot:{folder},{name}={text}"], tmp_path)
+        return target.images if name == "images" else target.options[name]
+
+    ways: dict[str, Callable[[], object]] = {
+        "--set": lambda: typed({name: of_setting(text, option.kind)}, options)[name],
+        "file": lambda: checked(
+            tmp_path / "run.yaml",
+            read_config(written(tmp_path, f"{name}: {text}")),
+            options,
+            "train",
+        )[name],
+        "target": in_target,
+    }
+    if option.plain is not bool:
+        parser = OptionParser("compoclip", "", {"options": [option]})
+        ways["flag"] = lambda: parser.read([f"{option.flag}={text}"])[name]
+    for way, read in ways.items():
+        try:
+            value = read()
+        except (UsageError, SystemExit):
+            value = REFUSED
+        assert value == expected, way
+        assert type(value) is type(expected), way
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("~/rows.jsonl", "H/rows.jsonl"),
+        ("~", "H"),
+        ("name=~/model", "name=H/model"),
+        ("ViT-B-32@~/model.pt", "ViT-B-32@H/model.pt"),
+        ("local-dir:~/model", "local-dir:H/model"),
+        ("+~/parts.py:NAME", "+H/parts.py:NAME"),
+        ("retrieval:~/a.csv,images=~/b", "retrieval:H/a.csv,images=H/b"),
+        ("a/~/b~", "a/~/b~"),
+        ("a ~/b", "a ~/b"),
+    ],
+)
+def test_the_folder_of_the_user_in_a_text(
+    monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    monkeypatch.setenv("HOME", "H")
+    assert at_home(text) == expected
+
+
+def test_the_folder_of_the_user_in_whatever_names_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    request = TrainRequest.of("clip-ft", {"data": "~/p.jsonl", "out": "~/run", "on": ["~/suite"]})
+    options = request.options
+    assert (options.data, options.out) == (f"{tmp_path}/p.jsonl", tmp_path / "run")
+    assert options.on == (f"{tmp_path}/suite",)
+    for name in "ab":
+        (tmp_path / name).write_text("")
+    assert mixture_of("~/a=1 ~/b=2") == {f"{tmp_path}/a": 1, f"{tmp_path}/b": 2}
 
 
 def test_a_place_is_found_in_a_text(tmp_path: Path) -> None:

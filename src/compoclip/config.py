@@ -41,7 +41,7 @@ import yaml
 from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_CONFIG_DEPTH, MAX_SEED
 from compoclip.errors import UsageError, closest
 from compoclip.files import read_text, reason
-from compoclip.typed import Within, convert, marks_of, require_kind
+from compoclip.typed import Within, at_home, convert, is_a, marks_of, require_kind, says_none
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
@@ -156,6 +156,13 @@ class Option:
     def usage(self) -> Shown:
         """Return how it is given."""
         return next(iter(marks_of(self.kind, Shown)), Shown())
+
+    def at_home(self, value: Any) -> Any:
+        """Return a value, with the folder of the user for "~" where it names files or folders."""
+        if isinstance(value, tuple):
+            return tuple(map(self.at_home, value))
+        names = self.is_place or marks_of(self.kind, Names)
+        return at_home(value) if names and isinstance(value, str) else value
 
     @property
     def is_place(self) -> bool:
@@ -278,7 +285,9 @@ def typed(
             raise UsageError(
                 f"{place}{subject} option '{name}'; {hint_for(name, 'options', options)}"
             )
-        converted[name] = convert(value, options[name].kind)
+        option = options[name]
+        converted[name] = None if says_none(value, option.kind) else convert(value, option.kind)
+        converted[name] = option.at_home(converted[name])
         require(f"{place}{name}", converted[name], options[name].kind)
     return converted
 
@@ -398,6 +407,47 @@ def read_value(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
+def of_text(text: str, kind: Any) -> Any:
+    """Return the value that a text stands for: a flag's, a target's, or one of several of them.
+
+    A text stays as it is. Numbers, true and false are written as in files, and none or null is no
+    value where the type has that. Raise ValueError for another type.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if says_none(text, kind):
+        return None
+    if origin in (Annotated, tuple):
+        return of_text(text, parts[0])
+    if origin in (Union, UnionType):
+        for part in parts:
+            try:
+                return of_text(text, part)
+            except ValueError:
+                continue
+        raise ValueError(text)
+    if kind in (str, Path):
+        return convert(text, kind)
+    value = text if origin is Literal else convert(read_value(text), kind)
+    if not is_a(value, kind):
+        raise ValueError(text)
+    return value
+
+
+def of_setting(text: str, kind: Any) -> Any:
+    """Return the value of NAME=VALUE as --set and --grid have it, `of_text`, for `typed` to check.
+
+    As in a file, a list has brackets, a text may have quotes, and nothing is null.
+    """
+    value = read_value(text)
+    quoted = isinstance(value, str) and value != text.strip()
+    if isinstance(value, list) or value is None or quoted:
+        return convert(value, kind)
+    try:
+        return convert(of_text(text.strip(), kind), kind)
+    except ValueError:
+        return convert(value, kind)
+
+
 def _plain(value: Any) -> Any:
     """A value in the types of YAML."""
     if isinstance(value, tuple | list):
@@ -487,7 +537,7 @@ class _YamlWriter(yaml.SafeDumper):  # type: ignore[misc]
 
 _NUMBERS = list("-+.0123456789")
 _RESOLVED = (
-    ("bool", r"true|false|True|False", list("tfTF")),
+    ("bool", r"true|false|True|False|TRUE|FALSE", list("tfTF")),
     ("int", r"[-+]?(0|[1-9][0-9]*)", _NUMBERS),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", _NUMBERS),
     ("float", r"[-+]?\.inf|\.nan", _NUMBERS),

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import reading
+from compoclip.typed import at_home
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -71,7 +72,7 @@ def is_file(name: str) -> bool:
 def split(name: str) -> tuple[Path, str]:
     """Return the file of FILE.py:NAME, and the NAME in it; "" for FILE.py."""
     file, _, part = name.partition(":")
-    return Path(file).expanduser(), part
+    return Path(at_home(file)), part
 
 
 def require_file(name: str) -> None:

@@ -9,6 +9,8 @@ and numpy's numbers are numbers.
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -131,7 +133,7 @@ def convert(value: Any, kind: Any) -> Any:
         converted = tuple(convert(item, parts[0]) for item in several)
         return converted if is_a(converted, kind) else value
     if kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
+        return Path(at_home(value))
     if kind is str and isinstance(value, Path):
         return str(value)
     if kind is float and is_a(value, float):
@@ -139,22 +141,36 @@ def convert(value: Any, kind: Any) -> Any:
     return value
 
 
-def of_text(text: str, kind: Any) -> Any:
-    """Return the value of a command-line argument. Raise ValueError for another type."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Annotated, tuple):
-        return of_text(text, parts[0])
-    if origin is Literal and text in parts:
-        return text
-    if origin in (Union, UnionType):
-        for part in parts:
-            try:
-                return of_text(text, part)
-            except ValueError:
-                continue
-    elif isinstance(kind, type) and kind is not NoneType:
-        return kind(text)
-    raise ValueError(text)
+_HOME = re.compile("(?<=[=+@:,])~(?=/|$)")
+
+
+def at_home(text: str) -> str:
+    """Return a text with the folder of the user for the "~" that begins its path.
+
+    text: PATH, or what has one, such as NAME=PATH, +PATH, ARCHITECTURE@PATH and NAME:PATH.
+    """
+    return _HOME.sub(lambda _: os.path.expanduser("~"), os.path.expanduser(text))
+
+
+def says_none(text: object, kind: Any) -> bool:
+    """Return whether a text is the word for no value, none or null, of a type that has that.
+
+    A file or folder may be called so.
+    """
+    if not isinstance(text, str) or text.lower() not in ("none", "null"):
+        return False
+    choices = _choices(kind)
+    named = Path in choices or any(text in get_args(choice) for choice in choices)
+    return NoneType in choices and not named
+
+
+def _choices(kind: Any) -> list[Any]:
+    """The types of which a value may be any."""
+    if get_origin(kind) is Annotated:
+        return _choices(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [choice for part in get_args(kind) for choice in _choices(part)]
+    return [kind]
 
 
 _WORDS: Mapping[Any, tuple[str, str]] = {

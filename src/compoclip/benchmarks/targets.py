@@ -35,7 +35,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from compoclip.benchmarks.registry import (
     require_loadable,
     split_spec,
 )
-from compoclip.config import place_in
+from compoclip.config import of_text, place_in
 from compoclip.console import note
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import named_files, require_there
@@ -58,7 +58,7 @@ from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
-from compoclip.typed import read_fields
+from compoclip.typed import at_home, kind_named, read_fields, says_none
 
 SUITE = "suite.json"
 _CAPTIONED = {"retrieval": f"retrieval:{OWN}", "rewrites": "rewrites"}
@@ -181,7 +181,7 @@ def file_of(text: str) -> str:
     name, _, rest = _COMMA.split(text)[0].partition(":")
     if name not in FILES or rest in ("", *meta(name).parts):
         return ""
-    path = os.path.expanduser(rest)
+    path = at_home(rest)
     # NAME,images=FOLDER, where a folder NAME is
     named = name in ("zero_shot", "probe") and "/" not in rest
     if is_pattern(path):
@@ -191,13 +191,10 @@ def file_of(text: str) -> str:
 
 def _path(text: str | Path) -> Path:
     """Return a path as people write it, "~" for their home."""
-    path = Path(text)
+    path = Path(at_home(str(text)))
     short = all(len(part.encode()) <= 255 for part in path.parts)
     require(short, f"{text!s:.200}", "longer than the name of a file can be", UsageError)
-    try:
-        return path.expanduser()
-    except RuntimeError as error:  # of a user who has none
-        raise UsageError(f"{text}: {error}; write the path in full") from error
+    return path
 
 
 def read_suite(path: Path) -> list[Target]:
@@ -213,8 +210,8 @@ def read_suite(path: Path) -> list[Target]:
         require(not odd, location, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
         name, place, images, id, options = (entry[key] for key in _ENTRY)
         options = _options(name, options or {}, folder, location)
-        photos = folder / images if images else None
-        targets.append(Target(name, folder / (place or "."), photos, id, options))
+        photos = folder / _path(images) if images else None
+        targets.append(Target(name, folder / _path(place or "."), photos, id, options))
     require(targets, path, remedy)
     return targets
 
@@ -277,12 +274,7 @@ def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
     return [], absent, any(file not in absent for file in in_folder or about.files)
 
 
-_KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "int": ("-?[0-9]{1,18}", int, "a whole number"),
-    "float": (r"[0-9]{0,9}\.?[0-9]{1,9}", float, "a number"),
-    "bool": ("(?i:true|false)", lambda text: text.lower() == "true", "true or false"),
-}
-"""Type of an option -> how its text looks, what reads it, what it is called."""
+_KINDS = (int, float, bool)
 
 
 def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) -> dict[str, Any]:
@@ -293,12 +285,13 @@ def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) 
         kind = types.get(key, "")
         if not isinstance(value, str):
             continue
-        if "None" in kind and value.lower() == "none":
-            options[key] = None
-        elif "Path" in kind:
+        if "Path" in kind:
             options[key] = base / _path(value)
+        elif "None" in kind and says_none(value, str | None):
+            options[key] = None
         elif "place=True" in kind:
-            options[key] = place_in(value, base) if base != Path() else value
+            place = at_home(value)
+            options[key] = place_in(place, base) if base != Path() else place
         elif "tuple" in kind:
             try:
                 options[key] = tuple(shlex.split(value))
@@ -309,9 +302,10 @@ def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) 
             options[key] = value
             problem = f"{key} must be {' or '.join(choices[0])}, not '{value:.40}'"
             require(value in choices[0], f"{location:.200}", problem, UsageError)
-        elif type_name := next((name for name in _KINDS if name in kind), ""):
-            pattern, read, description = _KINDS[type_name]
-            problem = f"{key} must be {description}, not '{value:.40}'"
-            require(re.fullmatch(pattern, value), f"{location:.200}", problem, UsageError)
-            options[key] = read(value)
+        elif plain := next((plain for plain in _KINDS if plain.__name__ in kind), None):
+            try:
+                options[key] = of_text(value, plain)
+            except ValueError:
+                problem = f"{key} must be {kind_named(plain)}, not '{value:.40}'"
+                raise UsageError(f"{location:.200}: {problem}") from None
     return options

@@ -24,13 +24,14 @@ from compoclip.config import (
     built,
     did_you_mean,
     names_here,
+    of_text,
     options_of,
     require,
 )
 from compoclip.console import help_width, refilled
 from compoclip.errors import UsageError, closest
 from compoclip.printed import Text
-from compoclip.typed import Count, kind_named, marks_of, of_text
+from compoclip.typed import Count, kind_named, marks_of
 
 T = TypeVar("T")
 Outcome = tuple[Any, Text] | tuple[Any, Text, int]
@@ -208,7 +209,7 @@ class OptionParser(argparse.ArgumentParser):
             if text is argparse.SUPPRESS:  # a place that is left out
                 return text
             try:
-                value = of_text(text, option.kind)
+                value = option.at_home(of_text(text, option.kind))
             except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""

@@ -20,10 +20,11 @@ from compoclip.config import (
     OutputFile,
     as_settings,
     checked,
+    of_setting,
+    of_text,
     options_of,
     place_in,
     read_config,
-    read_value,
     typed,
 )
 from compoclip.data.options import naming_options
@@ -141,7 +142,7 @@ def called(
     named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
     program = f"compoclip {verb}"
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument(CONFIG_FILE.flag, type=Path, nargs="?")
+    early.add_argument(CONFIG_FILE.flag, type=lambda text: of_text(text, Path), nargs="?")
     file = early.parse_known_args(words)[0].config  # what the parser is made of
     values, of_parts = divided(read_config(file) if file else {})
     for key, value in values.items():
@@ -183,7 +184,7 @@ def called(
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
         if name in run and equals:
-            set_keys[name] = read_value(text)
+            set_keys[name] = of_setting(text, run[name].kind)
         else:
             parts.append(setting)
     values |= {**given, **typed(set_keys, run, "--set ")}

@@ -11,6 +11,7 @@ from pathlib import Path
 from compoclip.bounds import MAX_MIXTURE_WEIGHT
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.patterns import ROW_FILES, find_files, has_ending, require_local
+from compoclip.typed import at_home
 
 HUB, STREAM = "hf:", "hf-stream:"
 TABLES = (".csv", ".tsv", *ROW_FILES)
@@ -42,7 +43,7 @@ def mixture_of(spec: str) -> dict[str, float] | None:
     if Path(spec).exists():
         return None
     try:
-        words = shlex.split(spec)
+        words = list(map(at_home, shlex.split(spec)))
     except ValueError:
         return None
     matches = [_WEIGHTED.fullmatch(word) for word in words]

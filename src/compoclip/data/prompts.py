@@ -27,7 +27,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import first_of, read_json, read_json_object, read_text
-from compoclip.typed import require_kind
+from compoclip.typed import at_home, require_kind
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 CLASS_NAMES = "classnames.txt"
@@ -94,7 +94,7 @@ def templates_of(value: str | Path, dataset: str = "", section: str = "") -> tup
     dataset, section: as for `read_names`. Raises UsageError for none of the three.
     """
     value = str(value)
-    path, sets = os.path.expanduser(value), (*shipped_sets(), IMAGENET)
+    path, sets = at_home(value), (*shipped_sets(), IMAGENET)
     if os.path.isfile(path):
         return read_templates(Path(path), dataset, section)
     if value in sets:

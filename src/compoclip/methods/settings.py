@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin
 
-from compoclip.config import read_value
+from compoclip.config import of_setting
 from compoclip.errors import UsageError, closest
-from compoclip.typed import convert, is_a, kind_named
+from compoclip.typed import is_a, kind_named
 
 PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 """Parts of a method that --set changes."""
@@ -62,7 +62,7 @@ def converted(kind: Any, text: str) -> Any:
     if any(map(is_dataclass, (item, *get_args(item)))):
         raise UsageError(NOT_SO)
     listed = item is not kind and not text.startswith("[")
-    for value in (convert(read_value(f"[{text}]" if listed else text), kind), text):
+    for value in (of_setting(f"[{text}]" if listed else text, kind), text):
         if is_a(value, kind):
             return value
     raise UsageError(f"'{text}' is not {kind_named(kind)}")

@@ -13,6 +13,7 @@ from compoclip import plugins
 from compoclip.errors import CompoclipError, UsageError, closest, require, require_package
 from compoclip.files import disguised, reading
 from compoclip.models.config import RECORD
+from compoclip.typed import at_home
 
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
 BUNDLED_KNOWS = "has only seen drawn scenes"
@@ -180,7 +181,7 @@ def saved_by_torch(file: Path) -> bool:
 def require_folder_or_id(name: str) -> None:
     """Raise UsageError for a path to no folder, where the id of a repository of the hub will do."""
     is_path = name.startswith((".", "/", "~"))
-    require(not is_path or Path(name).expanduser().is_dir(), name, "no such folder", UsageError)
+    require(not is_path or Path(at_home(name)).is_dir(), name, "no such folder", UsageError)
 
 
 def require_pushable(repository: str) -> None:

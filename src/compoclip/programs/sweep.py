@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from compoclip.checks import check_values
-from compoclip.config import Option, Shown, is_part, parsed_config, read_value, require
+from compoclip.config import Option, Shown, is_part, of_setting, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.differences import require_same
 from compoclip.errors import (
@@ -32,7 +32,7 @@ from compoclip.plugins import fence
 from compoclip.programs.request import TrainRequest, known_options
 from compoclip.programs.run import evaluate, train
 from compoclip.training.settings import RunSettings
-from compoclip.typed import Count, Natural, convert
+from compoclip.typed import Count, Natural
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
 _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
@@ -109,7 +109,7 @@ def space_of(texts: Sequence[str], flag: str, request: TrainRequest) -> dict[str
         values = read_value(said) if said[0] == "[" else said.split(",")
         choices = [value if isinstance(value, str) else json.dumps(value) for value in values]
         for choice in choices:
-            value = convert(read_value(choice), option.kind)
+            value = of_setting(choice, option.kind)
             require(place, value, option.kind)
             check_values([(option, value)], request.options)
         space[key] = kinds.CategoricalDistribution([*dict.fromkeys(choices)])
@@ -164,7 +164,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
 
     def request_at(point: Mapping[str, Any], name: str) -> TrainRequest:
         values = {
-            key: convert(read_value(str(v)), free_options[key].kind if key in free_options else Any)
+            key: of_setting(str(v), free_options[key].kind if key in free_options else Any)
             for key, v in point.items()
         }
         shared = {**vars(request.options), **request.parameters, "out": out / "runs" / name}
