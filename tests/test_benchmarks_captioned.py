@@ -331,7 +331,7 @@ def test_measured_while_training_with_the_photos_of_the_data(
 # --- Foils: formats, sub-tasks from the data, skills, statements, malformed rows. ---
 
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".jsonl.gz")
 Rows = list[dict[str, Any]]
 Texts = tuple[str, ...]
 
@@ -469,14 +469,37 @@ def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
         load_benchmark("foils:left_dev", tmp_path, annotations=path)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_columns_images_and_empty_cells_are_read_as_in_training(
+    tmp_path: Path, suffix: str
+) -> None:
+    (tmp_path / "p").mkdir()
+    for name in "01":
+        write_photo(tmp_path / "p" / f"{name}.png")
+    places = ["p/../p/0.png", "p\\1.png", str(tmp_path / "p" / "0.png")]
+    rows = [
+        {"Image": place, "CAPTION": f"a {k}", "Negative_Caption": "b", "negative_caption_2": "nan"}
+        for k, place in enumerate(places)
+    ]
+    file = write_table(tmp_path / "foils" / f"x{suffix}", rows)
+    found = load_benchmark("foils", tmp_path)
+    photos = [case.images[0].path for case in found.content]
+    assert photos == [tmp_path / "p" / f"{k}.png" for k in (0, 1, 0)]
+    assert [case.texts for case in found.content] == [(f"a {k}", "b") for k in range(3)]
+    assert {case.subtask for case in found.content} == {"x"}
+    if suffix != ".json":
+        training = open_source(str(file), images=tmp_path, image_column="Image")
+        assert [path for path, _ in training.located()] == photos[:2]
+
+
 def test_words_for_truth(tmp_path: Path) -> None:
-    words = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1}
+    words = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1, "1.0": 1, "yes": 1, "No": 0}
     rows = [{"image": "1.png", "caption": word, "label": word} for word in words]
     path = write_jsonl(tmp_path / "x.jsonl", rows)
     found = load_benchmark("foils", tmp_path, annotations=path)
     assert [case.truth for case in found.content] == [*words.values()]
-    write_jsonl(path, [*rows, {**rows[0], "label": "no"}])
-    refuses("line 6: 'label' must be 1 or 0, true", "", "foils", tmp_path, annotations=path)
+    write_jsonl(path, [*rows, {**rows[0], "label": "maybe"}])
+    refuses("line 9: 'label' must be 1 or 0, true", "", "foils", tmp_path, annotations=path)
 
 
 def test_pictures_inside_a_table(tmp_path: Path) -> None:
@@ -496,7 +519,14 @@ MALFORMED: list[tuple[Rows, str]] = [
     ([{"id": None}, {"id": None}], r"line 2: the same as .*x.jsonl: line 1; fix the file"),
     ([{"skill": "luck"}], "line 1: unknown skill 'luck'; known: object"),
     ([{}, {"id": 2, "skill": "object"}], "line 2: skill 'object', but earlier rows"),
-    ([{"image": "../1.png"}], "leads outside the image folder"),
+    ([{"image": "../1.png"}], "lies outside .*; pass images= with the folder"),
+    ([{"image": "http://host/1.png"}], "'http://host/1.png' is a URL; download the images first"),
+    ([{"image": "nan"}], "no 'image', only 'id', 'caption', 'negative_caption'; fix the row"),
+    ([{"caption": "nan"}], "no 'caption', only 'id', 'image', 'negative_caption'; fix the row"),
+    (
+        [{"negative_caption": ["a", "None"]}],
+        "negative caption 2: 'None' is a text that is",
+    ),
     ([{"caption": " "}], "'caption' is empty; fix the row"),
     ([{"caption": []}], "'caption' is an empty list; fix the row"),
     ([{"caption": ["a", ""]}], "'caption' is empty; fix the row"),
@@ -516,7 +546,7 @@ MALFORMED: list[tuple[Rows, str]] = [
     ),
     ([{"negative_image": "2.png", "label": 1, **NO_NEGATIVE}], "has no 'negative_image'"),
     ([{"negative_image": 7}], "'negative_image' must be a text"),
-    ([{"negative_image": "../2.png"}], "leads outside the image folder"),
+    ([{"negative_image": "../2.png"}], "lies outside"),
     ([{"label": 1, **NO_NEGATIVE}], "'x' has no true or no false statements; add"),
     ([{"subtask": 3}], "'subtask' must be a text"),
     ([{"image": None, "caption": None, **NO_NEGATIVE}], "no 'image', only 'id'; fix the row"),

@@ -93,8 +93,8 @@ def test_the_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         {"caption": " a cat ", "positive": "a feline", "negative": ["a dog", "None", "a cow"]},
-        {"caption": "a cup", "positive": "None."},
-        {"caption": "a cat", "positive": ["a kitty"], "negative": None},
+        {"caption": "a cup", "positive": "None.", "negative": ["nan", " ", "NULL"]},
+        {"Caption": "a cat", "POSITIVE": ["a kitty"], "negative": None},
     )
     texts = read_written_texts(path)
     assert len(texts) == 2

@@ -1,8 +1,9 @@
 """Foils: images of your own, each with a true caption and false ones, or with true and false
 statements.
 
-Read from all .csv, .tsv, .jsonl, .json (a list) and .parquet files in `<root>/foils`, in the order
-of their names (option `annotations`: one such file, or another folder). A row, as in JSON lines:
+Read from all .csv, .tsv, .jsonl, .jsonl.gz, .json (a list) and .parquet files in `<root>/foils`, in
+the order of their names (option `annotations`: one such file, or another folder). Columns, images
+and empty cells are read as in data to train on (`data.columns`). A row, as in JSON lines:
 
     {"image": "photos/17.jpg", "caption": "a cup left of a plate",
      "negative_caption": "a cup right of a plate", "subtask": "left of", "skill": "spatial"}
@@ -23,9 +24,9 @@ for both images right, "image" for both captions (chance 1/4). Or, in all rows o
 
     {"image": "photos/17.jpg", "caption": "the cup is left of the plate", "label": 1}
 
-label: whether the statement is true, 1 or 0, true or false. These are judged by the area under the
-ROC curve of the cosine; where a sub-task NAME_dev stands beside NAME, it sets the threshold for the
-accuracy of NAME and has no score of its own.
+label: whether the statement is true, 1 or 0, true or false, yes or no. These are judged by the
+area under the ROC curve of the cosine; where a sub-task NAME_dev stands beside NAME, it sets the
+threshold for the accuracy of NAME and has no score of its own.
 
 image: relative to `<root>` (argument `images`: to another folder); in Parquet also the encoded
 picture. subtask: what is probed; the file's name without its suffix when absent. skill: one of
@@ -40,19 +41,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.reader import Loading, select
+from compoclip.data.columns import (
+    EMPTY_CELL,
+    cell_captions,
+    is_empty,
+    read_flag,
+    relative_image,
+    require_texts,
+    usual_names,
+)
+from compoclip.data.options import as_target_option, naming_options
+from compoclip.data.places import TABLES
 from compoclip.errors import require
 from compoclip.patterns import files_in, has_ending
-from compoclip.tables import text_list
+from compoclip.tables import delimited_header
 
-_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
+_SUFFIXES = tuple(sorted((*TABLES, ".json")))
 _PAIR = ("image", "caption", "negative_image", "negative_caption")
 _KNOWN = ("id", *_PAIR, "label", "subtask", "skill")
+_CELLS = (*_PAIR, "label")  # of which a program may write nan for nothing
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
 _MEND_ROW, _MEND_FILE = "fix the row", "fix the file"
 _DEV = "_dev"
@@ -79,7 +93,8 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     places: dict[object, str] = {}
     for path in paths:
         for key, location, row, picture in _rows(path):
-            name = path.stem if row.get("subtask") is None else _text(row, "subtask", location)
+            stem = Path(path.stem).stem if has_ending(path, ".gz") else path.stem
+            name = stem if row.get("subtask") is None else _text(row, "subtask", location)
             skill = None if row.get("skill") is None else _text(row, "skill", location)
             valid = skill is None or skill in SKILLS
             require(valid, location, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
@@ -92,18 +107,16 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             if has_id:
                 key = files.identifier(row, "id", location, seen_ids, "number the rows anew")
             if picture is None:
-                photo = _text(row, "image", location)
-                picture = ImageRef(files.image_path(data.images or data.root, photo, location))
+                picture = _photo(data, row, "image", location)
             # Each caption is an item of its own; a missing one is named by `_case`.
-            captions = _listed(row.get("caption"))
+            captions = cell_captions(row["caption"]) if "caption" in row else [None]
             require(captions, location, f"'caption' is an empty list; {_MEND_ROW}")
             for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
                 images: tuple[ImageRef, ...] = (replace(picture, upright=True),)
                 if row.get("negative_image") is not None:
-                    other = _text(row, "negative_image", location)
-                    path_of_other = files.image_path(data.images or data.root, other, location)
-                    images = (*images, ImageRef(path_of_other, upright=True))
+                    other = _photo(data, row, "negative_image", location)
+                    images = (*images, replace(other, upright=True))
                 case = _case({**row, "caption": caption}, name, item, images, location)
                 require(not cases or case.form is cases[0].form, location, _MIXED)
                 if not has_id:  # rows with ids are what their author says: two items
@@ -127,28 +140,57 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     yield from cases
 
 
+def _photo(data: Loading, row: Row, key: str, location: str) -> ImageRef:
+    """Return the photo that a row names; without a folder of images it may lie anywhere."""
+    root, name = data.images or data.root, _text(row, key, location)
+    with naming_options(as_target_option):
+        inside = relative_image(name, root, location, absolute=data.images is None)
+    return ImageRef(root / inside)
+
+
+@lru_cache(maxsize=64)
+def _named(columns: tuple[str, ...]) -> Mapping[str, str]:
+    """Return what columns are called here, by the names that they have."""
+    more = (column.strip().lower() for column in columns)
+    return usual_names(columns, [*_KNOWN, *filter(_MORE.fullmatch, more)])
+
+
+def _is_nothing(name: str, cell: Any) -> bool:
+    """Return whether a cell is empty; a text of blanks is a mistake that is named."""
+    if name not in _CELLS and not _MORE.fullmatch(name):
+        return cell is None
+    return is_empty(cell) and not (isinstance(cell, str) and not cell.strip())
+
+
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     """Yield (id, file and row for messages, row, the picture if the file holds it)."""
-    columns = ("image", "caption")
-    rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
-    in_file: dict[str, list[ImageRef | None]] = {}
+    lines = has_ending(path, ".jsonl", ".jsonl.gz")
+    columns: Mapping[str, str] = {}  # of a table, and what they are called here
+    in_file: list[ImageRef | None] = []
     if has_ending(path, ".parquet"):
-        from compoclip.benchmarks.arrow_tables import pictures  # with pyarrow
+        from compoclip.benchmarks.arrow_tables import opened_table, pictures  # with pyarrow
 
-        in_file = pictures(path, ["image"], {}, _MEND_FILE)
+        files.require_size(path)
+        with opened_table(path, _MEND_FILE) as (schema, _):
+            columns = _named(tuple(schema.names))
+        image = next((column for column, name in columns.items() if name == "image"), "image")
+        in_file = pictures(path, [image], {}, _MEND_FILE).get(image, [])
+    elif has_ending(path, ".csv", ".tsv"):
+        files.require_size(path)
+        columns = _named(tuple(delimited_header(path)))
+    if columns:
+        files.require_columns(path, [*columns.values()], ("image", "caption"), _MEND_FILE)
+    kind = ".jsonl" if lines else ""
+    rows = tables.read_annotations(path, (), "check the path", _MEND_FILE, kind=kind)
     for index, (key, location, value) in enumerate(rows):
-        row = files.record(value, location)
+        cells = files.record(value, location)
+        named = columns or _named(tuple(cells))
+        row = {named.get(name, name): cell for name, cell in cells.items()}
         if has_ending(path, ".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
-        number = key if has_ending(path, ".jsonl") else index + 1
-        yield f"{path.name}:{number}", location, row, in_file["image"][index] if in_file else None
-
-
-def _listed(cell: Any) -> list[Any]:
-    """Return the values of a cell: one, or a list (in a text, as JSON or Python write it)."""
-    if isinstance(cell, str):
-        return text_list(cell) or [cell]
-    return cell if isinstance(cell, list) else [cell]
+        row = {name: cell for name, cell in row.items() if not _is_nothing(name, cell)}
+        number = key if lines else index + 1
+        yield f"{path.name}:{number}", location, row, in_file[index] if in_file else None
 
 
 def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], location: str) -> Case:
@@ -157,7 +199,7 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
     columns = (*_KNOWN, *more)
     labels = {k: v for k, v in row.items() if k not in columns and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
-    false = [] if negatives is None else _listed(negatives)
+    false = cell_captions(negatives)
     near = next((k for k in row if k.lower().startswith("neg") and k not in columns), None)
     problem = f"has {'neither' if label is None else 'both'} of 'negative_caption' (false "
     problem += "captions) and 'label' (whether the caption is true); give one of them"
@@ -166,15 +208,15 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
     case = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
         require(len(images) == 1, location, f"a statement has no 'negative_image'; {_MEND_ROW}")
-        truth = files.truth(label)
-        problem = f"'label' must be 1 or 0, true or false; {_MEND_ROW}"
+        truth = read_flag(label)
+        problem = f"'label' must be 1 or 0, true or false, yes or no; {_MEND_ROW}"
         require(truth is not None, location, problem)
         labels["label"] = "true" if truth else "false"
         return replace(case, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
     good = negatives is None or (false and isinstance(negatives, str | list))
     require(good, location, f"'negative_caption' must be a text or a list of texts; {_MEND_ROW}")
     texts = [
-        files.nonempty(text, f"{location}: negative caption {k}", _MEND_ROW)
+        _nonempty(text, f"{location}: negative caption {k}")
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
     ]
     if len(images) == 2:
@@ -188,4 +230,11 @@ def _text(row: Row, key: str, location: str) -> str:
     there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
     problem = f"no {key!r}, only {there or 'nothing'}; {_MEND_ROW}"
     require(row.get(key) is not None, location, problem)
-    return files.nonempty(row[key], f"{location}: {key!r}", _MEND_ROW)
+    return _nonempty(row[key], f"{location}: {key!r}")
+
+
+def _nonempty(cell: Any, location: str) -> str:
+    text = files.nonempty(cell, location, _MEND_ROW)
+    require(not is_empty(text), location, f"{text!r} is a {EMPTY_CELL}; {_MEND_ROW}")
+    require_texts((text,), location)
+    return text

@@ -163,6 +163,12 @@ def column_named(name: str, available: Collection[str]) -> str | None:
     return name if name in available else usual_column([name], available)
 
 
+def usual_names(columns: Collection[str], names: Collection[str]) -> dict[str, str]:
+    """Return what the columns are called: one of these names, ignoring case, or as they are."""
+    usual = {column_named(name, columns): name for name in names}
+    return {column: usual.get(column, column) for column in columns}
+
+
 def _column(
     name: str | None, usual: Iterable[str], available: Collection[str], kind: str, path: object
 ) -> str:
@@ -273,7 +279,16 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
 NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
 POS_CAPTION = "pos_caption"
 SCORE, IMAGE_SCORE, MIRROR = "score", "image_score", "mirror"
-_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_FLAGS = {
+    **dict.fromkeys(("true", "yes", "1", "1.0"), True),
+    **dict.fromkeys(("false", "no", "0", "0.0"), False),
+}
+"""Words for yes and no. pandas writes 1.0 for the whole numbers of a column with gaps."""
+
+
+def read_flag(cell: Any) -> bool | None:
+    """Return what true, yes, 1 and their opposites say, also as text; None for other cells."""
+    return _FLAGS.get(str(cell).strip().lower())
 
 
 def _texts(cell: Any, lists: bool = False) -> list[str] | None:
@@ -302,7 +317,7 @@ _EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
     NEG_CAPTION: ("negatives", _texts, "not a list of texts"),
     POS_CAPTION: ("positives", _texts, "not a list of texts"),
     NEG_IMAGE: ("neighbours", _rows, "neither a list of row numbers nor an image path"),
-    MIRROR: (MIRROR, lambda cell: _FLAGS.get(str(cell).strip().lower()), "neither true nor false"),
+    MIRROR: (MIRROR, read_flag, "neither true nor false"),
     GROUP: (GROUP, str, ""),
     SCORE: (SCORE, _score, "not a number"),
     IMAGE_SCORE: (IMAGE_SCORE, _score, "not a number"),

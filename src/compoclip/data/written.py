@@ -1,7 +1,8 @@
 """Texts written beforehand for captions or images, read from files, looked up by caption or id.
 
 - Positives and negatives of captions: {"caption", "positive", "negative"}, or one of the latter
-  two, as `compoclip caption` writes them. Each is a text or a list; "None" and null mean no text.
+  two, as `compoclip caption` writes them. Each is a text or a list; null, blanks and the words for
+  them (None, nan) mean no text.
 - Bags of sentences of images (DAC): {"id", "sentences"} and optionally "negatives", one per
   sentence or null.
 - Units and foils of captions (CS-CLIP), as published:
@@ -29,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from compoclip.captions.clip_text import fits_context
-from compoclip.data.columns import UNIT_CAPTION, require_texts
+from compoclip.data.columns import UNIT_CAPTION, is_empty, require_texts, usual_names
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.patterns import ROW_FILES, has_ending
@@ -111,20 +112,30 @@ def read_written_texts(path: Path) -> WrittenLists:
 
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
-        for origin, row in read_records(path):
+        for origin, row in _named_records(path, ("caption", *kinds)):
             fields = read_fields(row, {"caption": str, **kinds}, origin, "fix it")
             if kinds.keys().isdisjoint(row):
                 raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
             values = (fields[kind] for kind in kinds)
             texts = [[value] if isinstance(value, str) else value or [] for value in values]
             require_texts((*texts[0], *texts[1]), origin)
-            # Language models answer "none" when there is nothing to write.
+            # Language models answer "None." when there is nothing to write.
             cleaned = [
-                [t for t in group if t.strip().strip(".").lower() != "none"] for group in texts
+                [text for text in group if not is_empty(text.strip().strip("."))] for group in texts
             ]
             yield fields["caption"].strip(), (cleaned[0], cleaned[1])
 
     return WrittenLists(rows())
+
+
+def _named_records(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of the files, whose columns have these names, ignoring case."""
+    for origin, row in read_records(path):
+        if row.keys() <= {*names}:
+            yield origin, row
+        else:
+            called = usual_names(row, names)
+            yield origin, {called[column]: cell for column, cell in row.items()}
 
 
 def read_bags(path: Path) -> WrittenLists:
@@ -143,7 +154,7 @@ def read_bags(path: Path) -> WrittenLists:
 
     def rows() -> Iterator[tuple[str, Lists]]:
         ids = set[str]()
-        for origin, row in read_records(path):
+        for origin, row in _named_records(path, tuple(kinds)):
             fields = read_fields(row, kinds, origin, "fix it")
             id, sentences, negatives = (fields[kind] for kind in kinds)
             fits = len(negatives or ()) in (0, len(sentences))
@@ -153,7 +164,9 @@ def read_bags(path: Path) -> WrittenLists:
             require_texts((*sentences, *filter(None, negatives or ())), origin)
             pairs = zip(sentences, negatives or repeat(None))
             cleaned = [
-                (text.strip(), (no or "").strip() or None) for text, no in pairs if text.strip()
+                (text.strip(), None if is_empty(no) else (no or "").strip())
+                for text, no in pairs
+                if not is_empty(text)
             ]
             yield str(id), ([text for text, _ in cleaned], [no for _, no in cleaned])
 
