@@ -108,6 +108,6 @@ def _names(
     if changed := prompts.say_renamed(stated_names, [spoken[name] for name in stated_names]):
         note_once(f"{spec}: {changed}")
     for label, name in stated.items():
-        known = published.get(prompts.plain_name(name))
-        names[label] = spoken[name] if known is None else reference[known][0]
+        number_there = published.get(prompts.plain_name(name))
+        names[label] = spoken[name] if number_there is None else reference[number_there][0]
     return names
