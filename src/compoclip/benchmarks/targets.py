@@ -66,7 +66,7 @@ FILES = {**_CAPTIONED, **{name: f"{name}:{OWN}" for name in ("zero_shot", "probe
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
 
 _COMMA = re.compile(r",(?![^{}]*\})")
-"""What parts the options of a target: a comma within the braces of a pattern does not."""
+"""A comma that parts options of a target, not one within the braces of a pattern."""
 
 _ENTRY: Mapping[str, Any] = {
     "name": str,
