@@ -21,6 +21,8 @@ from compoclip.data.columns import (
     EXTRA_COLUMNS,
     LONG_TEXT,
     NO_CAPTION,
+    NO_IMAGE,
+    NO_LABEL,
     NO_TEXT,
 )
 from compoclip.data.decode import decode
@@ -150,6 +152,46 @@ def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -
     source = open_table(write_rows(tmp_path / "a.jsonl", rows))
     assert list(source.captions()) == captions
     assert source.left_out == left_out
+
+
+_PHOTO = {"image": "0.jpg"}
+LACKING: dict[str, tuple[list[dict[str, object]], dict[str, Any], int, dict[str, int]]] = {
+    "caption": ([_PHOTO, {"image": "1.jpg", "caption": "a cat"}], {}, 1, {NO_CAPTION: 1}),
+    "image": ([{"caption": "a"}, {"image": "1.jpg", "caption": "a cat"}], {}, 1, {NO_IMAGE: 1}),
+    "label": ([_PHOTO, {"image": "1.jpg", "label": "x"}], {"needs": "labels"}, 1, {NO_LABEL: 1}),
+    "label or caption": (
+        [{**_PHOTO, "label": "x"}, {"image": "1.jpg", "caption": "a cat"}],
+        {"needs": "captions or labels"},
+        2,
+        {},
+    ),
+    "named column": (
+        [{**_PHOTO, "caption": "x"}, {"image": "1.jpg", "words": "a cat"}],
+        {"caption_column": "words"},
+        1,
+        {NO_CAPTION: 1},
+    ),
+    "another usual name": (
+        [{**_PHOTO, "caption": "x"}, {"image": "1.jpg", "caption": "y", "title": "z"}],
+        {},
+        2,
+        {},
+    ),
+    "long": (
+        [*({"image": f"{i}.jpg"} for i in range(1500)), {"image": "x.jpg", "caption": "a cat"}],
+        {},
+        1,
+        {NO_CAPTION: 1500},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_the_first_rows_of_json_may_lack_columns(tmp_path: Path, case: str) -> None:
+    rows, options, samples, left_out = LACKING[case]
+    for name in ("a.jsonl", "a.json"):
+        source = open_source(str(write_rows(tmp_path / name, rows)), **options)
+        assert (len(source), source.left_out) == (samples, left_out), name
 
 
 def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from compoclip.data.sources import Source
 from compoclip.data.sources.published import published_table
 from compoclip.data.sources.shards import first_fields, require_shards
 from compoclip.data.sources.table import RowBuilder
-from compoclip.data.sources.tables import table_of
 from compoclip.data.split_names import (
     ALL,
     COLUMN,
@@ -32,6 +31,7 @@ from compoclip.data.split_names import (
 )
 from compoclip.files import read_json
 from compoclip.patterns import ROW_FILES, find_files, has_ending, shards_of_folder
+from compoclip.records import columns_of
 from compoclip.tables import read_lines
 
 if TYPE_CHECKING:
@@ -168,7 +168,11 @@ class Data:
     def _rows_say_splits(self, file: Path) -> bool:
         if file in self.shards:
             return column_named(COLUMN, first_fields(file)) is not None
-        return column_named(COLUMN, table_of(file, self.request.quoting).columns) is not None
+
+        def says_splits(names: Collection[str]) -> bool:
+            return column_named(COLUMN, names) is not None
+
+        return says_splits(columns_of(file, says_splits, self.request.quoting))
 
 
 def _first_line(path: Path) -> str:

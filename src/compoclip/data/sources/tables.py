@@ -10,7 +10,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -40,9 +40,8 @@ from compoclip.data.split_names import ALL, COLUMN, TRAIN, require_split, rows_d
 from compoclip.embedded_images import EmbeddedImages
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
-from compoclip.patterns import ROW_FILES, has_ending
-from compoclip.records import read_rows
-from compoclip.tables import delimited_header, read_delimited, read_jsonl
+from compoclip.patterns import has_ending
+from compoclip.records import Enough, columns_of, json_columns, read_rows
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -85,23 +84,38 @@ class RowTable:
         return embedded
 
 
-def table_of(file: Path, quoting: bool = True, split: str = "") -> RowTable:
-    """Return the table in a .csv, .tsv, .jsonl, .jsonl.gz or .parquet file."""
+def table_of(
+    file: Path, quoting: bool = True, split: str = "", enough: Enough = lambda names: True
+) -> RowTable:
+    """Return the table in a .csv, .tsv, .jsonl, .jsonl.gz or .parquet file.
+
+    enough: says when the columns of JSON lines will do; by default those of the first row do.
+    """
     if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
         kinds = dict(zip(schema.names, schema.types))
         rows = partial(read_rows, file)
         return RowTable(file, schema.names, rows, kinds, split, partial(class_names, schema))
-    if has_ending(file, *ROW_FILES):
-        columns = [*next((row for _, row in read_jsonl(file)), {})]
-        return RowTable(file, columns, partial(read_rows, file), split=split)
+    rows = partial(read_rows, file, quoting=quoting)
+    return RowTable(file, columns_of(file, enough, quoting), rows, split=split)
 
-    def delimited(_: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for number, row in read_delimited(file, quoting=quoting):
-            yield f"row {number}", row
 
-    return RowTable(file, delimited_header(file, quoting=quoting), delimited, split=split)
+def _enough_for(request: Request, path: object) -> Enough:
+    """Say when the columns of JSON rows have the image and all texts that a request may read."""
+
+    def enough(names: Collection[str]) -> bool:
+        image, caption = request.image_column, request.caption_column
+        _, captions = pick_columns(names, image, caption, path, request.needs)
+        label = usual_column(LABEL_COLUMNS, names) is not None
+        return {
+            "captions": bool(captions),
+            "labels": label,
+            "captions or labels": bool(captions) and label,
+            "photos": True,
+        }[request.needs]
+
+    return enough
 
 
 def read_tables(
@@ -211,7 +225,10 @@ def open_tables(
 ) -> Source:
     """Open files as `read_tables` does. splits: of the files. name: of a published table."""
     splits = splits or ["" for _ in files]
-    tables = [table_of(file, request.quoting, split) for file, split in zip(files, splits)]
+    tables = [
+        table_of(file, request.quoting, split, _enough_for(request, file))
+        for file, split in zip(files, splits)
+    ]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
     images, beside = partial(EmbeddedImages, files), files[0].parent
@@ -224,9 +241,9 @@ def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
     for number, row in enumerate(rows, 1):
         problem = "is no object with an image and captions; fix it"
         require(isinstance(row, dict), f"{path}, row {number}", problem)
-    columns = dict.fromkeys(str(name) for row in rows for name in row)
+    columns = json_columns(rows, _enough_for(request, path))
     numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
-    table = RowTable(path, [*columns], lambda names: numbered)
+    table = RowTable(path, columns, lambda names: numbered)
     images = partial(EmbeddedImages, [path])
     return read_tables([table], request, path.parent, images, f"table {path}")
 
