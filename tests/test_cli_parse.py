@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 import compoclip.recordfile as recordfile
+from build.tables import write_rows
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.main import main
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from record_files import lines, write_lines
 
 CAPTIONS = ["a red dog on a mat", "", "two men's hats", "unicode: a 猫 on a café table 😀"]
@@ -106,6 +108,36 @@ def test_captions_are_read_from_every_form(tmp_path: Path) -> None:
     ):
         with pytest.raises(CompoclipError, match=message):
             read_captions(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["c.csv", "c.CSV", "c.tsv", "c.jsonl", "c.jsonl.gz", "c.json", "c.parquet"]
+)
+def test_captions_of_a_list_are_read_by_its_kind(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"caption_id": "1", "Caption": "a cat on a mat", "negative_caption": "a mat on a cat"},
+        {"caption_id": "2", "Caption": "", "negative_caption": "['a dog', 'a log']"},
+        {"caption_id": "3", "Caption": "", "negative_caption": " "},
+    ]
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        plain = write_rows(tmp_path / "plain.jsonl", rows)
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    else:
+        write_rows(tmp_path / name.lower(), rows).rename(path)
+    for place in (path, tmp_path):
+        assert read_captions(place) == ["a cat on a mat", "a mat on a cat", "a dog", "a log"]
+        shown = capsys.readouterr().err
+        assert "left out of the data: 3 x empty caption" in shown
+        assert "left out of the data: 1 x sample without a caption" in shown
+    kinds = r"notes\.md: not one of the kinds \.txt, \.csv, .*; convert it"
+    with pytest.raises(UsageError, match=kinds):
+        read_captions(write_lines(tmp_path / "notes.md", ["a cat"]))
+    titles = write_rows(tmp_path / "titles.csv", [{"filepath": "1.jpg", "title": "a fish"}])
+    assert read_captions(titles) == ["a fish"]
 
 
 def test_sugarcrepe_has_its_15022_captions(shared_data: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from build.tables import write_jsonl, write_rows
+from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.main import main
+from compoclip.data.columns import EMPTY_CAPTION, EMPTY_CELL, NO_CAPTION, NO_TEXT
 from compoclip.rewrites.base import rewrite_names
 from record_files import lines, write_lines
 
@@ -113,6 +117,61 @@ def test_tables_and_json_lines(tmp_path: Path) -> None:
     made = lines(tmp_path / "csv.out.jsonl")
     assert [r["caption"] for r in made[::2]] == [text for _, text in rows]
     assert [r["id"] for r in made[::2]] == ["x7", "x8"]
+
+
+def test_a_file_and_a_shard_read_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"weight": 1},
+        {"id": None, "caption": "a red cat on a blue mat"},
+        {"id": "", "caption": " two blue fish above a small green tree "},
+        {"id": "k", "caption": ["a big dog by a small house", 3, "a cat on a red car"]},
+        {"id": 8, "caption": "['a cat on a mat', 'a dog on a red sofa']"},
+        *({"caption": cell} for cell in (None, 42, "nan", " ", [])),
+    ]
+    source = write_jsonl(tmp_path / "c.jsonl", rows)
+    packed = tmp_path / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    read, texts = [], []
+    for path, name in (
+        (source, "o.jsonl"),
+        (packed, "p.jsonl"),
+        (write_rows(tmp_path / "c.json", rows), "q.jsonl"),
+        (source, "shards"),
+    ):
+        out = tmp_path / name
+        assert run(path, "-o", out, "--rewrites", "negclip", "--json") == 0
+        shown = json.loads(capsys.readouterr().out)
+        total = shown.get("total", shown)
+        read.append({key: total[key] for key in ("rows", "captions", "left_out")})
+        if out.is_file():
+            made = lines(out)
+            assert [r["id"] for r in made] == ["2", "3", "k", "k#1", "8", "8#1"]
+            by_id = {r["id"]: r["text"] for r in made if r["text"]}
+            texts.append([text for id, text in by_id.items() if id[0] in "k8"])
+        else:
+            texts.append(
+                [text for row in lines(out / "c.jsonl")[3:] for text in row["neg_caption"]]
+            )
+    assert read == [read[0]] * 4
+    assert texts == [texts[0]] * 4
+    left_out = {NO_CAPTION: 6, NO_TEXT: 2, EMPTY_CELL: 1, EMPTY_CAPTION: 1}
+    assert read[0] == {"rows": len(rows), "captions": 6, "left_out": left_out}
+    assert run(source, "-o", tmp_path / "again.jsonl", "--rewrites", "negclip") == 0
+    assert "6 captions (left out: 2 caption that is no text, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl", ".json"])
+def test_captions_are_in_the_column_of_that_name_or_of_a_usual_one(
+    tmp_path: Path, ending: str
+) -> None:
+    for number, row in enumerate(
+        ({"title": "no", "caption": "a cat", "id": "x"}, {"id": "x", "title": "a cat", "n": "1"})
+    ):
+        file = CaptionFile(write_rows(tmp_path / f"{number}{ending}", [row]))
+        assert list(file) == [("x", "a cat")]
+        assert file.identity()["column"] == ("caption", "title")[number]
 
 
 def test_statistics_as_json(
@@ -232,11 +291,11 @@ def test_errors_are_one_line(
 ) -> None:
     out = tmp_path / "o.jsonl"
     for name, content in (
-        ("c.parquet", b"PAR1"),
-        ("c.csv", b"id,title\n1,a dog on a mat\n"),
+        ("c.tar", b""),
+        ("c.csv", b"id,words\n1,a dog on a mat\n"),
         ("e.txt", b""),
         ("latin.txt", b"caf\xe9\n"),
-        ("bad.jsonl", b'{"caption": "a dog"}\n{"caption": 5}\n'),
+        ("bad.jsonl", b'{"caption": "a dog"}\n{"caption": }\n'),
         ("file", b""),
     ):
         (tmp_path / name).write_bytes(content)
@@ -247,8 +306,8 @@ def test_errors_are_one_line(
         (("a dog", "--rewrites", ","), 2, "choose from"),
         (("a dog", "--tagger", "magic"), 2, "magic"),
         (("a dog", "--workers", "0"), 2, "--workers"),
-        ((tmp_path / "c.parquet", "-o", out), 2, ".jsonl"),
-        ((tmp_path / "c.csv", "-o", out), 2, "id, title"),
+        ((tmp_path / "c.tar", "-o", out), 2, ".jsonl"),
+        ((tmp_path / "c.csv", "-o", out), 2, "name it with --column, one of: id, words"),
         ((tmp_path / "e.txt", "-o", out), 2, "no captions"),
         ((tmp_path / "latin.txt", "-o", out), 1, "UTF-8"),
         ((tmp_path / "bad.jsonl", "-o", out), 1, "line 2"),

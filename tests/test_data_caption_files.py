@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from build.photos import write_captioned, write_photos
-from build.tables import write_json, write_text
+from build.tables import write_json, write_rows, write_text
 from compoclip.cli.caption_input import caption_items
 from compoclip.data import folders, image_names
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_IMAGE, NO_TEXT
@@ -208,6 +208,20 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
     assert source.left_out == {NO_IMAGE: 1}
     assert list(opened(tmp_path).column("id")) == list(source.column("id"))
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
+
+
+def test_a_list_of_captions_is_read_with_and_without_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells: list[Any] = ["a cat", None, 4, " ", ["a dog", "a fish"]]
+    shown = []
+    for name, more in (("a.jsonl", {}), ("b.jsonl", {"image": "x.jpg", "group": "g"})):
+        rows = [{**more, "caption": cell} for cell in cells]
+        items = caption_items(str(write_rows(tmp_path / name, rows)), None, None)
+        assert [list(texts) for _, texts in items] == [["a cat"], ["a dog", "a fish"]]
+        shown.append(sorted(capsys.readouterr().err.splitlines()))
+    assert shown[0] == shown[1]
+    assert "left out of the data: 3 x sample without a caption" in shown[0]
 
 
 # NegCLIP

@@ -58,7 +58,8 @@ class CaptionOptions(OnDevice):
             --model coca_ViT-L-14:mscoco_finetuned_laion2b_s13b_b90k
 
     Args:
-        data: Data as for train --data; or captions only: .txt (one per line), .jsonl, .csv, .tsv.
+        data: Data as for train --data; or captions only: .txt (one per line), .csv, .tsv, .jsonl,
+            .jsonl.gz, .parquet.
             For photos: a folder of photos, or a table that names them.
         task: Kind of text to write.
         model: Name of the model on the server; without --server a folder or hub id of a model that

@@ -3,67 +3,141 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compoclip.console import note
+from compoclip.data.columns import (
+    CAPTION_COLUMNS,
+    EMPTY_CAPTION,
+    IMAGE_COLUMNS,
+    NO_CAPTION,
+    caption_id,
+    cell_captions,
+    pick_captions,
+    row_captions,
+    row_id,
+    usable_texts,
+    usual_column,
+)
 from compoclip.data.options import naming_options
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash, read_json
-from compoclip.patterns import files_in, has_ending
+from compoclip.patterns import ending_of, files_in, has_ending
+from compoclip.records import Enough, columns_of, json_columns, numbered_rows
+from compoclip.tables import read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
 
-SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
+KINDS = (".txt", ".csv", ".tsv", ".jsonl", ".jsonl.gz", ".json", ".parquet")
+"""The kinds of files that list captions."""
 DEFAULT_COLUMN = "caption"
+
+
+def _kind(path: Path) -> str:
+    """The kind of a list of captions. Raises UsageError for anything else."""
+    kind = ending_of(path.name, KINDS)
+    if kind is None or (path.exists() and not path.is_file()):
+        raise UsageError(f"{path}: not one of the kinds {', '.join(KINDS)}; convert it")
+    return kind
+
+
+def _entries(path: Path, columns: Collection[str] | None = None) -> Iterator[tuple[int, Any]]:
+    """Number and value of every entry of a list of captions: a line of .txt, else a row.
+
+    Entries of .json are those of a list, the values of an object, or JSON lines. columns: those of
+    a .parquet file that are read; by default all.
+    """
+    kind = _kind(path)
+    if kind == ".txt":
+        yield from read_lines(path)
+    elif kind == ".json":
+        try:
+            data = read_json(path, damaged="fix the file")
+        except CompoclipError:  # some publishers name JSON lines .json
+            yield from read_jsonl(path)
+            return
+        listed = [*data.values()] if isinstance(data, dict) else data
+        yield from enumerate(listed if isinstance(listed, list) else (), 1)
+    else:
+        yield from numbered_rows(path, columns)
+
+
+def _columns(path: Path, enough: Enough) -> list[str]:
+    """The columns of a list of captions; none of lines or without a row."""
+    kind = _kind(path)
+    if kind == ".json":
+        return json_columns((row for _, row in _entries(path) if isinstance(row, dict)), enough)
+    return [] if kind == ".txt" else columns_of(path, enough)
 
 
 @dataclass(frozen=True)
 class CaptionFile:
-    """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
+    """The captions of a list of one of the KINDS, with ids; iterable repeatedly.
 
-    Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
-    (tables), from 1. Raises UsageError for another kind of file. Iterating raises CompoclipError
-    that names file and line for a bad row, and UsageError that lists the columns when `column` is
-    not among them.
+    Every line of .txt is a caption, also a blank one. Rows have captions in `column` (several
+    joined by commas; by default "caption", or else a usual name), as those of `data.columns`. Ids
+    are the number of the line or row, from 1, or the column "id". Raises UsageError for another
+    kind of file. Iterating raises CompoclipError that names file and line for a malformed row, and
+    UsageError that lists the columns when `column` is not among them.
     """
 
     path: Path
-    column: str = DEFAULT_COLUMN
+    column: str | None = None
 
     def __post_init__(self) -> None:
-        other = self.path.exists() and not self.path.is_file()
-        if other or not has_ending(self.path, *SUFFIXES):
-            raise UsageError(f"{self.path}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
+        _kind(self.path)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        from compoclip.tables import read_delimited, read_jsonl, read_lines
+        """Yield (id, caption); the id of a further caption of a row has a number."""
+        for id, captions in self.rows(Counter()):
+            yield from ((caption_id(id, n), caption) for n, caption in enumerate(captions))
 
-        kind = self.path.suffix.lower()
-        if kind == ".txt":
-            yield from ((str(number), line) for number, line in read_lines(self.path))
-            return
-        jsonl = kind == ".jsonl"
-        for number, row in read_jsonl(self.path) if jsonl else read_delimited(self.path):
-            if self.column not in row:
-                names = ", ".join(row)
-                raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
-            caption: object = row[self.column]
-            if not isinstance(caption, str):
-                place = f"{self.path}, {'line' if jsonl else 'row'} {number}"
-                raise CompoclipError(f"{place}: {self.column!r} is no text; fix it")
-            yield str(row.get("id", number)), caption
+    def rows(self, left_out: Counter[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield (id, captions) of every line, and of every row with a usable caption.
+
+        left_out: counts rows and captions that are left out, by reason.
+        """
+        columns = self._caption_columns()
+        for number, entry in _entries(self.path, {*columns, "id"}):
+            if self._kind == ".txt":
+                yield str(number), (entry,)
+                continue
+            row = entry if isinstance(entry, dict) else {}
+            values = [text for name in columns for text in cell_captions(row.get(name))]
+            captions = row_captions(values if isinstance(entry, dict) else [entry], left_out)
+            if captions:
+                yield row_id(row, str(number)), captions
 
     def identity(self) -> dict[str, str]:
         """Return what tells these captions from others: the file's digest, format and column."""
-        kind = self.path.suffix.lower()[1:]
-        column = "" if kind == "txt" else self.column
-        return {"blake2b": file_hash(self.path), "format": kind, "column": column}
+        column = "" if self._kind == ".txt" else self.column or ",".join(self._caption_columns())
+        return {"blake2b": file_hash(self.path), "format": self._kind[1:], "column": column}
+
+    @property
+    def _kind(self) -> str:
+        return _kind(self.path)
+
+    def _caption_columns(self) -> tuple[str, ...]:
+        """The columns of captions; none of lines or without a row."""
+
+        def pick(names: Collection[str]) -> tuple[str, ...]:
+            usual = DEFAULT_COLUMN if DEFAULT_COLUMN in names else None
+            return pick_captions(names, self.column or usual, self.path)
+
+        with naming_options(_as_column):
+            names = _columns(self.path, pick)
+            return pick(names) if names else ()
 
 
-def caption_file(source: str, column: str) -> CaptionFile | None:
+def _as_column(text: str) -> str:
+    return text.replace("--caption-column", "--column")
+
+
+def caption_file(source: str, column: str | None) -> CaptionFile | None:
     """Return the file that `source` names, or None when it is a caption itself.
 
     An existing file, or a name with one of the known endings, is a file. Raises UsageError for a
@@ -74,7 +148,7 @@ def caption_file(source: str, column: str) -> CaptionFile | None:
         exists = bool(source.strip()) and path.exists()
     except (OSError, ValueError):  # too long or with odd bytes: surely a caption
         return None
-    named = has_ending(path, *SUFFIXES) and not re.search(r"\s", source)
+    named = has_ending(path, *KINDS) and not re.search(r"\s", source)
     return CaptionFile(path, column) if exists or named else None
 
 
@@ -86,17 +160,18 @@ def caption_items(
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield (id, captions) of every sample, in order.
 
-    data: what `train --data` takes, with training's ids; a .txt file with one caption per line; or
-    a .jsonl, .csv or .tsv file with captions and no images. Raises like the readers of each.
+    data: what `train --data` takes, with training's ids; or a list of captions without images, of
+    one of the KINDS other than .json. Raises like the readers of each.
     """
     bare = _bare(Path(data), column)
     if bare is not None and split is None:
-        for id, caption in bare:
-            yield id, (caption.strip(),)
+        left_out: Counter[str] = Counter()
+        yield from ((id, tuple(map(str.strip, texts))) for id, texts in bare.rows(left_out))
+        note_left_out(left_out)
         return
     from compoclip.data.sources.open import open_source
 
-    with naming_options(lambda text: text.replace("--caption-column", "--column")):
+    with naming_options(_as_column):
         source = open_source(data, caption_column=column, split=split)
     note_left_out(source.left_out)
     yield from zip(source.column("id"), source.column("captions"), strict=True)
@@ -110,21 +185,19 @@ def note_left_out(reasons: Mapping[str, int]) -> None:
 
 def _bare(path: Path, column: str | None) -> CaptionFile | None:
     """The file as a list of captions; None when it is (or should be) training data."""
-    from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
     from compoclip.data.published_rows import is_token_line
-    from compoclip.tables import delimited_header, read_jsonl, read_lines
+    from compoclip.data.sources.open import Request
+    from compoclip.data.sources.published import published_table
 
-    kind = path.suffix.lower()
-    if not path.is_file() or kind not in SUFFIXES:
+    if not path.is_file() or not has_ending(path, *KINDS) or has_ending(path, ".json"):
         return None
-    if kind == ".txt":
+    if has_ending(path, ".txt"):
         first = next((line for _, line in read_lines(path) if line.strip()), "")
         return None if is_token_line(first) else CaptionFile(path)
-    first_row = next((row for _, row in read_jsonl(path)), {}) if kind == ".jsonl" else {}
-    names = [*first_row] or delimited_header(path)
-    if usual_column(IMAGE_COLUMNS, names):
+    names = _columns(path, lambda names: usual_column(IMAGE_COLUMNS, names) is not None)
+    if usual_column(IMAGE_COLUMNS, names) or published_table([path], Request(str(path))):
         return None
-    return CaptionFile(path, column or usual_column(CAPTION_COLUMNS, names) or DEFAULT_COLUMN)
+    return CaptionFile(path, column or usual_column(CAPTION_COLUMNS, names))
 
 
 def validation_captions(data: Path) -> list[str]:
@@ -144,43 +217,43 @@ def validation_captions(data: Path) -> list[str]:
 
 
 def read_captions(path: Path) -> list[str]:
-    """Return captions in file order.
+    """Return all captions of a list of one of the KINDS, or of those in a folder by name, in order.
 
-    .txt: one a line, blank lines skipped. .jsonl: objects. .json: a list or an object of objects
-    or strings (SugarCrepe), or JSON lines (SugarCrepe++). A folder: its .json, .jsonl and .txt
-    files by name. Of an object every field with "caption" in its name counts, true and false
-    captions alike. Raises CompoclipError when nothing is found.
+    Of rows every column with "caption" in its name counts, true and false captions alike, but for
+    ids; of others, the one with a usual name. Blank lines are skipped; rows and texts that are left
+    out are counted on standard error. Raises UsageError for another kind of file, CompoclipError
+    when nothing is found.
     """
-    captions = list(_captions(path))
+    left_out: Counter[str] = Counter()
+    files = [path]
+    if path.is_dir():
+        files = [file for file in files_in(path, *KINDS) if file.is_file()]
+    captions = [text for file in files for text in _texts(file, left_out)]
+    note_left_out(left_out)
     if not captions:
         raise CompoclipError(f"{path}: no captions found (fields named *caption* or text lines)")
     return captions
 
 
-def _captions(path: Path) -> Iterator[str]:
-    from compoclip.tables import read_jsonl, read_lines
-
-    if path.is_dir():
-        for file in files_in(path, ".json", ".jsonl", ".txt"):
-            if file.is_file():
-                yield from _captions(file)
+def _texts(path: Path, left_out: Counter[str]) -> Iterator[str]:
+    if has_ending(path, ".txt"):
+        yield from (line for _, line in _entries(path) if line.strip())
         return
-    rows: Iterable[Any]
-    if has_ending(path, ".json"):
-        try:
-            data = read_json(path, damaged="fix the file")
-            listed = [*data.values()] if isinstance(data, dict) else data
-            rows = listed if isinstance(listed, list) else ()
-        except CompoclipError:  # some publishers name JSON lines .json
-            rows = [row for _, row in read_jsonl(path)]
-    elif has_ending(path, ".jsonl"):
-        rows = (row for _, row in read_jsonl(path))
-    else:
-        rows = (line for _, line in read_lines(path) if line.strip())
-    for row in rows:
-        if isinstance(row, str):
-            yield row
-        for key, value in row.items() if isinstance(row, dict) else ():
-            if "caption" in key:
-                texts = value if isinstance(value, list) else [value]
-                yield from (text for text in texts if isinstance(text, str) and text.strip())
+    stated = columns_of(path, bool) if has_ending(path, ".parquet") else None
+    for _, entry in _entries(path, stated and _text_columns(stated)):
+        values = [entry]
+        if isinstance(entry, dict):
+            names = _text_columns(entry)
+            values = [text for name in names for text in cell_captions(entry[name])]
+        usable = [text for text in values if usable_texts([text], EMPTY_CAPTION, left_out)]
+        if not usable:
+            left_out[NO_CAPTION] += 1
+        yield from usable
+
+
+def _text_columns(names: Iterable[str]) -> list[str]:
+    """The columns of true and false captions: caption, negative_caption, ..., but no caption_id."""
+    lower = {name: name.strip().lower() for name in names}
+    named = [name for name, low in lower.items() if "caption" in low and not low.endswith("id")]
+    usual = usual_column(CAPTION_COLUMNS, lower)
+    return named or ([usual] if usual else [])

@@ -243,7 +243,8 @@ class TreeScoreOptions(OnDevice):
     Args:
         models: Models, written as evaluate takes them; NAME=MODEL gives a name. The others are
             compared with the first.
-        captions: A .txt (one caption per line), .json or .jsonl file, or a folder of them.
+        captions: A file: .txt (one caption per line), .csv, .tsv, .jsonl, .jsonl.gz, .json or
+            .parquet, whose columns named *caption* all count; or a folder of them.
         preset: mosaiclip samples 5,000 captions of validation photos, as its paper does: --captions
             is then COCO's captions_val2014.json or any other data of train; data with splits give
             val.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from compoclip import console
-from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
+from compoclip.cli.caption_input import KINDS, caption_file
 from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
 from compoclip.config import InputFolder, Shown, Trainer, require_with
+from compoclip.data.columns import NO_CAPTION
 from compoclip.errors import UsageError, require
 from compoclip.patterns import has_ending, names_shards
 from compoclip.typed import Natural
@@ -30,13 +32,13 @@ class CorpusOptions(OnEngine):
     """Source and destination of captions, and processing.
 
     Args:
-        source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards:
-            .parquet, .jsonl, .jsonl.gz or webdataset .tar, as a file, a folder or a pattern such as
-            'part-{000..099}.tar'.
+        source: A caption; a file: .txt (one caption per line), .csv, .tsv, .jsonl, .jsonl.gz, .json
+            or .parquet; or shards: .parquet, .jsonl, .jsonl.gz or webdataset .tar, as a file, a
+            folder or a pattern such as 'part-{000..099}.tar'.
         out: JSONL file to write, for a file of captions; folder, for shards.
-        column: Column with the captions, for .jsonl, .csv and .tsv (default "caption") and for
-            shards (by default a column with a usual name). The column "id" names the
-            samples. Without it they are named by line or row number, in shards also by the shard.
+        column: Column with the captions (by default a column with a usual name; in a file first
+            "caption"). The column "id" names the samples. Without it they are named by line or row
+            number, in shards also by the shard.
         workers: Processes; the result does not depend on it. auto is one per core for megabytes of
             captions.
         max_bad: Number of damaged shards up to which the exit code is 0.
@@ -61,13 +63,13 @@ def run(
 
     make_job: called when the source is there. show: processes a text.
 
-    A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
-    and patterns always are. Raises UsageError for options that do not go together.
+    A file of rows is a shard when the output is no .jsonl file; a tar, a folder and a pattern
+    always are shards. Raises UsageError for options that do not go together.
     """
     spec, out = options.source, options.out
     to_file = out is not None and has_ending(out, ".jsonl") and not out.is_dir()
     shards = names_shards(spec)
-    rows = shards and Path(spec).is_file() and has_ending(Path(spec), ".jsonl")
+    rows = shards and Path(spec).is_file() and has_ending(Path(spec), *KINDS)
     if shards and not (rows and (to_file or out is None)):
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
@@ -79,7 +81,7 @@ def run(
         )
     from compoclip.captions.types import is_cut
 
-    file = caption_file(spec, options.column or DEFAULT_COLUMN)
+    file = caption_file(spec, options.column)
     if file is None:
         if out is None:
             outcome = show(make_job())
@@ -93,9 +95,14 @@ def run(
         raise UsageError(f"{out}: is the input itself; choose another -o")
     require(file.path.is_file(), file.path, "no such file; check the path")
     job = make_job()
-    cuts = [is_cut(text) for _, text in file]  # reads all, so that a bad row shows early
+    left_out: Counter[str] = Counter()
+    cuts: list[bool] = []
+    used = 0
+    for _, captions in file.rows(left_out):  # reads all, so that a bad row shows early
+        cuts += map(is_cut, captions)
+        used += 1
     if not cuts:
-        raise UsageError(f"{file.path}: holds no captions")
+        raise UsageError(f"{file.path}: holds no captions{_left_out(left_out)}")
     from compoclip.recordfile import write_records  # with multiprocessing
 
     counts: Counts = {}
@@ -114,8 +121,15 @@ def run(
     if resumed and not options.json:
         console.note(f"already there: {console.counted(resumed, 'record')}")
     _note_cut(options, sum(cuts))
-    read = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
-    lines = [console.counted(len(cuts), "caption"), *_counted(counts), f"written to {out}"]
+    read = {
+        "rows": used + left_out[NO_CAPTION],
+        "captions": len(cuts),
+        "captions_cut": sum(cuts),
+        "left_out": dict(left_out),
+        "records_from_before": resumed,
+    }
+    captions_read = f"{console.counted(len(cuts), 'caption')}{_left_out(left_out)}"
+    lines = [captions_read, *_counted(counts), f"written to {out}"]
     record = {"out": str(out), **read, **made_from, **counts.get("parses", {})}
     if "rewrites" in counts:
         from compoclip.rewrites.records import summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import plugins
+from compoclip.cli.caption_input import CaptionFile, note_left_out
 from compoclip.cli.options import OnDevice, OnEngine, Outcome
 from compoclip.config import (
     DataName,
@@ -316,8 +318,8 @@ class SearchOptions(OnDevice):
     Args:
         index: Made by compoclip index.
         texts: What to look for.
-        queries: File of more texts: .txt, one per line, or .jsonl, .csv or .tsv with a column
-            "caption".
+        queries: File of more texts: .txt, one per line, or .csv, .tsv, .jsonl, .jsonl.gz, .json or
+            .parquet with a column "caption", or else one of another usual name.
         image: Images, to find similar photos.
         top: Photos per query.
         rerank: Re-rank the top 100 by a score of evaluate (local, maxsim, itm), or by
@@ -361,9 +363,10 @@ def search_main(options: SearchOptions) -> Outcome:
         raise UsageError("--rerank works only with texts; leave --image out")
     queries: list[str | Path] = [*options.texts]
     if options.queries:
-        from compoclip.cli.caption_input import CaptionFile  # which imports Arrow
-
-        queries += [text for _, text in CaptionFile(options.queries) if text.strip()]
+        left_out: Counter[str] = Counter()
+        lines = CaptionFile(options.queries).rows(left_out)
+        queries += [text for _, captions in lines for text in captions if text.strip()]
+        note_left_out(left_out)
     queries += options.image
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
@@ -380,8 +383,8 @@ def search_main(options: SearchOptions) -> Outcome:
                 f"(first: {names[0]})"
             )
     missing = [n for reason, n in index.about["left_out"].items() if reason not in NO_LOSS]
-    if left_out := sum(missing) + len(index.about["unreadable"]):
-        note(f"{options.index}: {counted(left_out, 'photo')} could not be indexed")
+    if unindexed := sum(missing) + len(index.about["unreadable"]):
+        note(f"{options.index}: {counted(unindexed, 'photo')} could not be indexed")
     if options.page or options.open or not options.json:
         _show(options, index, answers)
     return [*map(asdict, answers)], [answer.text() for answer in answers]

@@ -14,7 +14,7 @@ from compoclip.captions.parser import parse, parse_records, provenance
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
-from compoclip.data.columns import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
+from compoclip.data.columns import NEG_CAPTION, caption_id, row_captions
 from compoclip.rewrites.base import get_rewrite
 from compoclip.rewrites.records import Settings, record, records, tally
 
@@ -45,10 +45,9 @@ class CorpusRow:
 def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> CorpusRow:
     """Return a row; count its captions and values that are left out."""
     left_out: Counter[str] = Counter()
-    captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
-    left_out[NO_CAPTION] += not captions
+    captions = row_captions(texts, left_out)
     cut = sum(map(is_cut, captions))
-    add_counts(counts, {"rows": 1, "captions": len(captions), "cut": cut, "left_out": +left_out})
+    add_counts(counts, {"rows": 1, "captions": len(captions), "cut": cut, "left_out": left_out})
     return CorpusRow(id, captions, stored)
 
 
@@ -150,7 +149,7 @@ class RewriteJob:
         for row in rows:
             value: dict[str, Any] = {name: [] for name in names}
             for number, caption in enumerate(self._parsed(row, counts)):
-                id = f"{row.id}#{number}" if number else row.id
+                id = caption_id(row.id, number)
                 for name, tallied in tallies.items():
                     rewritten = record(id, caption, name, self.rewriting)
                     add_counts(tallied, tally(rewritten))

@@ -30,7 +30,7 @@ from compoclip.corpora.job import (
     new_counts,
     row_of,
 )
-from compoclip.data.columns import cell_captions, pick_captions
+from compoclip.data.columns import cell_captions, pick_captions, row_id
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
@@ -49,6 +49,7 @@ from compoclip.files import (
 )
 from compoclip.patterns import SHARD_FILES, ending_of, find_files, has_ending, require_local
 from compoclip.recordfile import json_bytes
+from compoclip.records import columns_of
 from compoclip.tables import json_row, read_lines
 
 Made = Sequence[dict[str, Any]]
@@ -99,8 +100,7 @@ def _rows(
     rows = []
     for number, record in enumerate(records, first):
         texts = [text for name in columns for text in cell_captions(record.get(name))]
-        id = record.get("id")
-        name = f"{source.name}#{number}" if id is None else str(id)
+        name = row_id(record, f"{source.name}#{number}")
         rows.append(row_of(name, texts, record.get(PARSE), counts))
     return rows
 
@@ -117,16 +117,15 @@ def _jsonl(source: Path, column: str | None, fields: Fields, counts: Counts) -> 
         for number, line in read_lines(source)
         if line.strip()
     )
-    first = list(islice(lines, 1))
-    columns = pick_captions(first[0][2], column, source) if first else ()
+    names = columns_of(source, lambda names: pick_captions(names, column, source))
+    columns = pick_captions(names, column, source) if names else ()
 
     def batches() -> Iterator[Batch]:
-        number, chunk = 0, [*first, *islice(lines, _JSONL_BATCH - 1)]
-        while chunk:
+        number = 0
+        while chunk := list(islice(lines, _JSONL_BATCH)):
             records = [row for _, _, row in chunk]
             yield _rows(source, records, columns, number, counts), partial(write, chunk)
             number += len(chunk)
-            chunk = list(islice(lines, _JSONL_BATCH))
 
     def write(chunk: list[tuple[int, str, dict[str, Any]]], out: IO[bytes], records: Made) -> None:
         for (place, line, row), added in zip(chunk, records, strict=True):

@@ -262,6 +262,25 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
     return usable
 
 
+def row_captions(values: Iterable[Any], left_out: Counter[str]) -> tuple[str, ...]:
+    """Return the usable captions of a row, stripped; count other values, and a row without any."""
+    captions = tuple(usable_texts(values, EMPTY_CAPTION, left_out))
+    if not captions:
+        left_out[NO_CAPTION] += 1
+    return captions
+
+
+def row_id(row: Mapping[str, Any], number: str) -> str:
+    """Return the id of a row: its column "id", or its number if it has none or an empty one."""
+    id = row.get("id")
+    return number if is_empty(id) else str(id)
+
+
+def caption_id(row: str, number: int) -> str:
+    """Return the id of a caption, which seeds its rewrites: the row's, numbered from the second."""
+    return f"{row}#{number}" if number else row
+
+
 def require_texts(texts: Iterable[str], origin: str) -> None:
     """Raise CompoclipError that starts with `origin` for a text that cannot be stored."""
     for text in texts:
