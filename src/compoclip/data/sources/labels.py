@@ -78,9 +78,9 @@ def _names(
     index = folder / "index.json"
     names: dict[str, str] = {}
     if place.is_dir() and index.is_file():
-        known = dict.fromkeys((*labels, *classes))
+        every = dict.fromkeys((*labels, *classes))
         names = (
-            prompts.names_by_index(index, known, folder)
+            prompts.names_by_index(index, every, folder)
             if in_folders
             else prompts.read_index(index)  # shards may have some of the classes
         )
