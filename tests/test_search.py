@@ -491,7 +491,7 @@ def test_from_a_folder_to_results(
     assert (tmp_path / "p.html").is_file()
     (tmp_path / "texts.md").write_text("a red star\n")
     assert main(["search", out, "--queries", str(tmp_path / "texts.md")]) == 2
-    assert "texts.md: not one of the kinds .txt, .jsonl, .csv, .tsv" in capsys.readouterr().err
+    assert "texts.md: not one of the kinds .txt, .csv, .tsv, .jsonl, " in capsys.readouterr().err
     assert main(["search", out, "a mug"]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[:2] == ["a mug", "rank  photo           score"]
