@@ -65,11 +65,10 @@ def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dic
     """
     differences = {}
     for other, runs in grounded.items():
-        base = grounded[name]
-        if len(base) == 1:
-            base = [base[0] for _ in runs]
-        seeds = min(len(runs), len(base))
-        difference = gain_difference(base[:seeds], runs[:seeds])
+        base, several = grounded[name], max(len(runs), len(grounded[name]))
+        sides = [list(side) * several if len(side) == 1 else side for side in (base, runs)]
+        seeds = min(map(len, sides))
+        difference = gain_difference(*(side[:seeds] for side in sides))
         if other != name and difference is not None:
             differences[other] = difference
     return dict(zip(differences, corrected([*differences.values()])))

@@ -26,6 +26,7 @@ from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
 from lab.effort import RATE, Searched, propose, read_effort, run_effort
+from lab.effort_page import differences_to, grounded_runs, mean_gain
 from lab.ground import World
 from lab.job import Job
 from lab.run import run_lab
@@ -136,6 +137,18 @@ def test_the_base_has_no_deviation_and_one_seed_has_none_either(base: Runs, othe
     assert math.isnan(single.least)
     assert single.sign == 0
     assert math.isnan(differences(base[:1], other, columns=(EVEN,))["even"].sd)
+
+
+def test_a_model_without_seeds_is_compared_with_every_seed(base: Runs, other: Runs) -> None:
+    grounded = grounded_runs({"base": base[:1], "other": other}, (), ("one", "two"))
+    up, down = (differences_to(name, grounded) for name in ("base", "other"))
+    assert down["base"].difference == pytest.approx(-up["other"].difference)
+    low, high = up["other"].low, up["other"].high
+    assert low is not None
+    assert high is not None
+    assert (down["base"].low, down["base"].high) == pytest.approx((-high, -low))
+    gains = [fmean(mean_gain(run) for run in grounded[name]) for name in ("other", "base")]
+    assert up["other"].difference == pytest.approx(gains[0] - gains[1])  # no column is floored
 
 
 def test_runs_on_other_benchmarks_cannot_be_compared(base: Runs, other: Runs) -> None:
