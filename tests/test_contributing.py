@@ -82,7 +82,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(sources / "tables.py", "# --- Data sets of Hugging Face.", f"{reader}\n\n")
     put(
         sources / "tables.py",
-        "from compoclip.tables import",
+        "from compoclip.records import",
         "from compoclip.tables import read_lines\n",
     )
     put(sources / "open.py", "    open_hugging_face,\n", "    open_bars,\n")

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
-from compoclip.data.image_names import is_encoded
 from compoclip.data.options import Needs
 from compoclip.data.split_names import COLUMN
 from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
@@ -31,6 +30,8 @@ def relative_image(image: str, root: Path, origin: str, *, absolute: bool) -> st
     anywhere, and stay as they are. Raises CompoclipError naming `origin` (file and row) otherwise,
     or when the name is a URL, or a picture in base64.
     """
+    from compoclip.data.image_names import is_encoded  # asks for Pillow, which --help must not
+
     if "://" in image:
         raise CompoclipError(f"{origin}: {quoted(image)} is a URL; download the images first")
     if is_encoded(image) and not os.path.exists(os.path.join(root, image)):
