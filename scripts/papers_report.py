@@ -4,13 +4,14 @@
 
 OUT: folders of `--out`. The pages stand in the order of the papers' tables; the beginning counts,
 over all pages, how many printed differences have the same direction, and has the notes that stand
-on every page.
+on several pages.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from compoclip.evaluation.published.read import paper, paper_names
@@ -20,6 +21,11 @@ DIRECTIONS = re.compile(
     r"prints (\d+) differences? from .*? Of these (\d+) agree in direction here, (\d+) are "
     r"contrary, and (\d+) are not significant"
 )
+_ONCE = (
+    *("- Paper: ", "- Here: ", "- Measured on ", "- Mean grounded gain", "- A dash "),
+    *("- Brackets ", "- + marks "),
+)
+"""Beginnings of notes that mean the same in every section."""
 INTRODUCTION = """# The papers' tables on drawn scenes
 
 Every section is a table or figure of one of the four papers, run with
@@ -56,9 +62,10 @@ def main(folders: list[str]) -> None:
 
 
 def without_common_notes(sections: list[str]) -> tuple[str, list[str]]:
-    """Return the notes that stand in all sections, and the sections without them."""
+    """Return the notes of `_ONCE` that stand in several sections, and the sections without them."""
     lines = [section.splitlines() for section in sections]
-    common = [line for line in lines[0] if line.startswith("- ") and all(line in k for k in lines)]
+    times = Counter(line for section in lines for line in section if line.startswith(_ONCE))
+    common = [line for line, number in times.items() if number > 1]
     rest = ("\n".join(line for line in section if line not in common) for section in lines)
     return "\n".join(common), [section.strip() for section in rest]
 
