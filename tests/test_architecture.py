@@ -244,7 +244,7 @@ def test_image_files_are_opened_at_one_door() -> None:
 
 
 def test_endings_are_compared_at_one_door() -> None:
-    """In capitals they are the same, which every comparison of its own would have to know."""
+    """`has_ending` ignores capitals; another comparison would have to know that, too."""
     compared = re.compile(r"\.suffix(\.lower\(\))? *(==|!=|in\b|not in\b)|name\.endswith\(\"\\.")
     own = [path for path in modules() if compared.search(path.read_text())]
     assert own == [PACKAGE / "plugins.py"]  # a module of Python, whose ending has small letters

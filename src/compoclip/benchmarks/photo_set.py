@@ -56,7 +56,7 @@ class PhotoSet:
 _TEMPLATES = "zeroshot_classification_templates.txt"
 
 
-def find_shards(folder: Path) -> bool:
+def holds_shards(folder: Path) -> bool:
     """Return whether a folder holds tar shards."""
     return folder.is_dir() and bool(shards_of_folder(folder))
 
@@ -73,7 +73,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     from compoclip.data.sources.open import request_of
 
     folder = place if place.is_dir() else place.parent
-    if place.is_dir() and not find_shards(place) and find_shards(place / "test"):
+    if place.is_dir() and not holds_shards(place) and holds_shards(place / "test"):
         place = place / "test"
     images = None if place.is_dir() else reading.images
     request = request_of(str(place), replace(reading, images=images))
@@ -106,7 +106,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         photos.append((ImageRef(path, member=member), labels, key))
     if in_folders:
         photos.sort(key=lambda photo: (photo[1], photo[2]))
-    elif find_shards(place):  # in the order of their numbers
+    elif holds_shards(place):  # in the order of their numbers
         photos.sort(key=lambda photo: [int(n) for n in re.findall(r"\d+", photo[0].path.stem)])
     require(photos, place, "holds no photo")
     refs, labels_of, keys = zip(*photos)

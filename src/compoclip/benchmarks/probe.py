@@ -20,7 +20,7 @@ from compoclip.benchmarks.case import Classification, Probe
 from compoclip.benchmarks.photo_set import (
     PhotoSet,
     find_index,
-    find_shards,
+    holds_shards,
     read_labelled,
     read_photo_index,
 )
@@ -78,8 +78,8 @@ def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dic
         of_split = TEST if TEST in index.name else VAL
         files = {s: index.with_name(index.name.replace(of_split, s)) for s in (TRAIN, VAL, TEST)}
         by_split = {s: read_photo_index(file) for s, file in files.items() if file.is_file()}
-    elif place.is_dir() and find_shards(place / TEST):
-        shards = [s for s in (TRAIN, VAL, TEST) if find_shards(place / s)]
+    elif place.is_dir() and holds_shards(place / TEST):
+        shards = [s for s in (TRAIN, VAL, TEST) if holds_shards(place / s)]
         by_split = {s: read_labelled(place / s, reading) for s in shards}
     else:
         images = None if place.is_dir() else reading.images

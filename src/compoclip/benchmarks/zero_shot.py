@@ -181,10 +181,8 @@ def read(
             classes = prompts.list_of_names(folder)
     section = key or one.section
     published_place = None
-    unnamed = (
-        "the data do not name their classes; add a file of names (see zero_shot), or give the "
-    )
-    unnamed += "option classes"
+    fix = "or give the option classes"
+    unnamed = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
     if index is not None:
         require(photos.names, folder, unnamed)
         names, spoken = _indexed(photos, folder, index)
@@ -195,7 +193,6 @@ def read(
     elif published_place := match(photos, facts, str(folder)):
         names = tuple(aliases[0] for aliases in facts.classes)
     else:
-        fix = "or give the option classes"
         require(photos.names, folder, unnamed)
         problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
         problem += f"data give; fix the list of names, {fix}"
@@ -203,9 +200,11 @@ def read(
         problem = f"classes are called by numbers ({', '.join(photos.names[:3])}, ...), which no "
         problem += "prompt can use; put their names in label order into classnames.txt there, "
         require(not prompts.are_numbers(photos.names), folder, f"{problem}{fix}")
-        problem = f"class {next((k for k, name in enumerate(photos.names) if not name), 0)} has no "
-        problem += f"name, which no prompt can do without; fix the list of names, {fix}"
-        require(all(photos.names), folder, problem)
+        for number, name_of_class in enumerate(photos.names):
+            problem = (
+                f"class {number} has no name, which no prompt can do without; fix the list of "
+            )
+            require(name_of_class, folder, f"{problem}names, {fix}")
         names = prompts.spoken_names(photos.names, folder)
         if changed := prompts.say_renamed(photos.names, names):
             data.assumed += (changed,)

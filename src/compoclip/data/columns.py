@@ -30,7 +30,7 @@ def relative_image(image: str, root: Path, origin: str, *, absolute: bool) -> st
     anywhere, and stay as they are. Raises CompoclipError naming `origin` (file and row) otherwise,
     or when the name is a URL, or a picture in base64.
     """
-    from compoclip.data.image_names import is_encoded  # asks for Pillow, which --help must not
+    from compoclip.data.image_names import is_encoded  # looks for Pillow; --help must not
 
     if "://" in image:
         raise CompoclipError(f"{origin}: {quoted(image)} is a URL; download the images first")

@@ -108,12 +108,11 @@ def _enough_for(request: Request, path: object) -> Enough:
         image, caption = request.image_column, request.caption_column
         _, captions = pick_columns(names, image, caption, path, request.needs)
         label = usual_column(LABEL_COLUMNS, names) is not None
-        return {
-            "captions": bool(captions),
-            "labels": label,
-            "captions or labels": bool(captions) and label,
-            "photos": True,
-        }[request.needs]
+        if request.needs == "labels":
+            return label
+        if request.needs == "captions or labels":
+            return bool(captions) and label
+        return request.needs == "photos" or bool(captions)
 
     return enough
 
