@@ -31,7 +31,7 @@ INTRODUCTION = """# The papers' tables on drawn scenes
 Every section is a table or figure of one of the four papers, run with
 `compoclip reproduce PAPER --table N --scale world`: the same rows as in the paper, but on 8,000
 drawn scenes with the bundled model. Such runs cannot repeat a paper's numbers. They show whether
-its differences have the same direction on other data, with a model of 5 million parameters.
+its differences have the same direction on other data, with a model of 6 million parameters.
 [Reproduce a paper](../docs/guide/reproduce.md) describes the command.
 
 A row that several tables share counts in each of them. All contrary differences are about
