@@ -140,6 +140,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "long text": ({"caption": "a " * MAX_PLAY_CHARACTERS}, "600 characters; at most 300"),
     "no text": ({"caption": " \n\u200b"}, "is empty"),
     "a list": ({"caption": ["a"]}, "'caption' is missing"),
+    "unknown": ({"top": 3}, "'top' is not known; the request has caption, image"),
 }
 
 

@@ -95,15 +95,30 @@ def test_a_server_answers_searches(
     index: PhotoIndex, photos: Path, world: Path, encoder: ModelEncoder
 ) -> None:
     loaded = load_model(world / "base")
-    expected = search(index, encoder, ["a star", photos / "1.png"], 3)
+    calibration = {"threshold": 2.0, "captions": 1, "missed": 0.0, "noticed": 0.0}
+    index = replace(index, about={**index.about, "calibration": calibration})
+    queries = ["a star", photos / "1.png", "a star with no mug", "a mug without a ball or a star"]
+    expected = search(index, encoder, queries, 3)
     service = Service("m", loaded, index=index)
     png = {"image": encoded((photos / "1.png").read_bytes())}
+    asked = [png if isinstance(query, Path) else query for query in queries]
     with Server(model_site(service), "127.0.0.1", 0).in_thread() as server:
-        status, answer = post(server, "/v1/search", {"input": ["a star", png], "top": 3})
+        status, answer = post(server, "/v1/search", {"input": asked, "top": 3})
         assert status == 200
-        for one, other in zip(answer["data"], expected, strict=True):
+        for number, (one, other) in enumerate(zip(answer["data"], expected, strict=True)):
             assert [hit["photo"] for hit in one["hits"]] == [hit.photo for hit in other.hits]
+            scores = [hit.score for hit in other.hits]
+            assert [hit["score"] for hit in one["hits"]] == pytest.approx(scores, abs=1e-5)
             assert one["best"] == pytest.approx(other.best, abs=1e-5)
+            assert (one["matches"], one["denied"]) == (other.matches, [*other.denied])
+            assert one["query"] == f"input[{number}]"
+        assert [one["asked"] for one in answer["data"][2:]] == ["a star", "a mug"]
+        assert [one["matches"] for one in answer["data"]] == [False, True, False, False]
+        # The features of what is denied take places in the queue, too.
+        service.batcher.settings = replace(service.batcher.settings, queue=2)
+        status, answer = post(server, "/v1/search", {"input": "a mug without a ball or a star"})
+        assert (status, "deny 2 things" in answer["error"]["message"]) == (400, True)
+        service.batcher.settings = replace(service.batcher.settings, queue=1024)
         for top in (0, 101, True, "3", 1.5):
             status, answer = post(server, "/v1/search", {"input": "a", "top": top})
             assert (status, "from 1 to 100" in answer["error"]["message"]) == (400, True)
@@ -136,8 +151,10 @@ def test_the_playground_shows_photos(index: PhotoIndex, photos: Path, world: Pat
         status, headers, picture = ask(it, "GET", "/photos/4.jpg")
         assert (status, headers["Content-Type"]) == (200, "image/jpeg")
         assert picture.startswith(b"\xff\xd8\xff")
-        for address in ("/photos/5.jpg", "/photos/-1.jpg", "/photos/a.jpg", "/photos/..%2f0.jpg"):
-            assert page(address)[0] == 404
+        for row in ("5", "-1", "a", "..%2f0", "1.5", "%D9%A1", "9" * 5000):
+            assert page(f"/photos/{row}.jpg")[0] == 404
+        for row in ("a", "-1", "0", ""):  # the path alone names a photo
+            assert ask(it, "GET", f"/photos/4.jpg?row={row}")[2] == picture
         for address in ("/search?q=a", "/photos/0.jpg"):
             assert page(address, Host="evil.example")[0] == 403
             assert page(address, **{"Sec-Fetch-Site": "cross-site"})[0] == 403

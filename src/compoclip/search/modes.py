@@ -31,11 +31,12 @@ _STATED_AND_DENIED = (
 
 
 class Denial(NamedTuple):
-    """A query that denies something. positive, denied: its parts, by `split_negation`."""
+    """A query. positive, denied: its parts, by `split_negation`; all of an image is wanted."""
 
     text: str
     positive: str
-    denied: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+    is_image: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from compoclip.search.negation import split_negation
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
     from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.search.modes import Encode
 
 _BATCH = 64
 _FEW = 256  # queries that are not worth the import of torch
@@ -71,23 +72,52 @@ class Found:
         return "\n".join(lines)
 
 
+def parts_of(text: str, negation: str | float = DEFAULT) -> Denial:
+    """Return the wanted and the denied part of a text; negation: as for `search`."""
+    mode, _ = negation_mode(negation)
+    return Denial(text, *split_negation(text)) if mode.splits else Denial(text, text)
+
+
 def found_by(
     index: PhotoIndex,
-    queries: Sequence[str],
-    vectors: Matrix,
+    queries: Sequence[Denial],
+    wanted: Matrix,
     top: int,
-    ranked: Matrix | None = None,
+    encode: Encode,
+    tokenizer: Tokenizer,
+    negation: str | float = DEFAULT,
 ) -> list[Found]:
-    """Return the answer to each of (Q, D) vectors; ranked: vectors to rank by in their place."""
-    rows, scores = index.nearest(vectors if ranked is None else ranked, top)
-    best = scores if ranked is None else index.nearest(vectors, 1)[1]
+    """Return the answer to each query.
+
+    Args:
+        index: The photos.
+        queries: By `parts_of`, and images.
+        wanted: (Q, D) features of the wanted parts.
+        top: Number of photos per query.
+        encode: Returns the features of further texts.
+        tokenizer: The tokenizer of the texts.
+        negation: As for `search`.
+    """
+    mode, weight = negation_mode(negation)
+    ranked, denying = wanted, [row for row, query in enumerate(queries) if query.denied]
+    if denying and mode.vectors:
+        ranked = wanted.copy()
+        ranked[denying] = mode.vectors(
+            [queries[row] for row in denying], wanted[denying], encode, weight
+        )
+    rows, scores = index.nearest(ranked, top)
+    best = scores if ranked is wanted else index.nearest(wanted, 1)[1]
     limit = (index.about["calibration"] or {}).get("threshold", -np.inf)
     answers = []
     for query, query_rows, values, (highest, *_) in zip(
         queries, rows.tolist(), scores.tolist(), best.tolist()
     ):
         hits = tuple(Hit(row, index.names[row], value) for row, value in zip(query_rows, values))
-        answers.append(Found(query, hits, highest, highest >= limit, query))
+        matches = query.is_image or highest >= limit  # captions have set the limit
+        note = "" if query.is_image else language_note(tokenizer, query.text)
+        answers.append(
+            Found(query.text, hits, highest, matches, query.positive, query.denied, note)
+        )
     return answers
 
 
@@ -149,44 +179,27 @@ def search(
         UsageError: For an empty text, and for an unknown mode or weight.
         CompoclipError: For an image that cannot be read.
     """
-    mode, weight = negation_mode(negation)
-    split = [
-        Denial(query, *split_negation(query))
-        if mode.splits and isinstance(query, str)
-        else Denial(str(query), str(query), ())
+    parts = [
+        parts_of(query, negation)
+        if isinstance(query, str)
+        else Denial(str(query), str(query), is_image=True)
         for query in queries
     ]
-    texts = [part.positive for part, query in zip(split, queries) if isinstance(query, str)]
+    texts = [part.positive for part in parts if not part.is_image]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
     for path in (query for query in queries if isinstance(query, Path)):
         assert not isinstance(encoder, PlainText), "images need the whole model"
         vectors[path] = encoder.images([decode(path, upright=index.about["upright"])])[0]
-    plain = np.stack(
+    wanted = np.stack(
         [
             vectors[part.positive if isinstance(query, str) else query]
-            for part, query in zip(split, queries)
+            for part, query in zip(parts, queries)
         ]
     )
-    ranked, denying = None, [row for row, part in enumerate(split) if part.denied]
-    if denying and mode.vectors:
-        ranked = plain.copy()
-        denials = [split[row] for row in denying]
-        ranked[denying] = mode.vectors(
-            denials, plain[denying], partial(encode_texts, encoder), weight
-        )
-    answers = found_by(index, [*map(str, queries)], plain, top, ranked)
-    return [
-        replace(
-            answer,
-            asked=part.positive,
-            denied=part.denied,
-            matches=answer.matches or isinstance(query, Path),
-            note=language_note(encoder.tokenizer, query) if isinstance(query, str) else "",
-        )
-        for answer, part, query in zip(answers, split, queries)
-    ]
+    encode = partial(encode_texts, encoder)
+    return found_by(index, parts, wanted, top, encode, encoder.tokenizer, negation)
 
 
 def language_note(tokenizer: Tokenizer, text: str) -> str:

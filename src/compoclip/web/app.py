@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -110,6 +110,14 @@ def read_object(body: bytes | bytearray, expected: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(f"the request is not a JSON object; send {expected}")
     return data
+
+
+def require_known(request: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Raise UsageError for a key of a request that nobody would read."""
+    for key in request:
+        if key not in allowed:
+            listed = ", ".join(sorted(allowed))
+            raise UsageError(f"'{key[:50]}' is not known; the request has {listed}")
 
 
 def json_page(data: Mapping[str, Any]) -> Page:
@@ -217,8 +225,7 @@ class Website:
         self.busy += 1
         try:
             self._require_room()
-            values = {name: str(value) for name, value in request.path_params.items()}
-            values |= dict(request.query_params)
+            values = {**request.query_params, **request.path_params}
             page = await self._in_thread(lambda: function(values), request)
         finally:
             self.busy -= 1

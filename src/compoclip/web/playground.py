@@ -27,12 +27,13 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
 from compoclip.search.page import FOUND_CSS, described, found_html, pictures_of, scores_explained
 from compoclip.version import __version__
-from compoclip.web.app import HttpError, Page, Website, json_page
+from compoclip.web.app import HttpError, Page, Website, json_page, require_known
 from compoclip.web.images import RequestImages
 
 _SIDE = 320  # pixels of the longer side of an overlay
 _LARGE = 1600  # pixels of the longer side of a photo of the index
 _FOUND = 12  # photos of a search
+_SCORED = ("caption", "image")  # keys of a request for scores or maps
 
 
 def caption_of(data: Mapping[str, Any]) -> str:
@@ -89,6 +90,7 @@ class Playground:
 
         request: image (base64), caption. Raises UsageError for a bad request.
         """
+        require_known(request, _SCORED)
         text, image = caption_of(request), image_of(request)
         caption = parse(text)
         candidates, refused = candidates_of(caption)
@@ -163,8 +165,10 @@ class Playground:
 
     def photo(self, request: Mapping[str, str]) -> Page:
         """Return the photo in the row "row" of the index, as a JPEG of bounded size."""
-        row = int(request["row"])
-        if self.index is None or row >= len(self.index.names):
+        photos, number = len(self.index.names) if self.index else 0, request["row"]
+        digits = number if number.isascii() and number.isdigit() else ""
+        row = int(digits) if 0 < len(digits) <= len(str(photos)) else photos
+        if self.index is None or row >= photos:
             raise HttpError(404, "there is no such photo")
         large = decode(
             self.index.photo(row),
@@ -182,6 +186,7 @@ class Playground:
 
         request: as for `score`. A model without patch features has an "error" instead of words.
         """
+        require_known(request, _SCORED)
         text, image = caption_of(request), image_of(request)
         models: list[dict[str, Any]] = []
         for name, model in self.models.items():
@@ -256,7 +261,7 @@ def play_site(
     return Website(
         pages,
         {"/api/score": playground.score, "/api/maps": playground.maps},
-        computed={"/search": playground.search, "/photos/{row:int}.jpg": playground.photo},
+        computed={"/search": playground.search, "/photos/{row}.jpg": playground.photo},
         host=host,
         names=names,
         verb="play",

@@ -18,9 +18,10 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex
-from compoclip.search.query import found_by, language_note
+from compoclip.search.modes import Denial
+from compoclip.search.query import found_by, parts_of
 from compoclip.version import __version__
-from compoclip.web.app import HttpError, Website, json_page, require_client
+from compoclip.web.app import HttpError, Website, json_page, require_client, require_known
 from compoclip.web.batches import Batcher, BatchSettings
 from compoclip.web.images import RequestImages, is_data_uri
 from compoclip.workers import available_cores
@@ -150,7 +151,7 @@ class Service:
 
     def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return "data", per text or image the nearest photos of the index ("hits": photo, score)
-        and whether the best "matches".
+        and whether the best "matches". Denied words of a text count as in `search`.
 
         request: "input" and "model" as for `embeddings`; "top", 1 to 100 photos for each. Raises as
         `embeddings` does.
@@ -160,23 +161,38 @@ class Service:
         if type(top) is not int or not 1 <= top <= MAX_SERVED_HITS:
             raise UsageError(f"top is a number of photos from 1 to {MAX_SERVED_HITS}")
         items = self._items(request, "input")
-        rows, about = self._encoded(items)
-        assert self.index is not None
-        with self._decoding:  # as many at once as there are cores: their scores take memory
-            answers = found_by(self.index, [item.location for item in items], np.stack(rows), top)
-        notes = [
-            "" if item.is_image else language_note(self.encoder.tokenizer, item.content)
-            for item in items
+        with self._decoding:  # as many at once as there are cores: parsing takes a while
+            queries = [
+                Denial(item.location, item.location, is_image=True)
+                if item.is_image
+                else parts_of(item.content)
+                for item in items
+            ]
+        wanted = [
+            item if item.is_image else item._replace(content=query.positive)
+            for item, query in zip(items, queries)
         ]
-        data = [asdict(answer) | {"note": note} for answer, note in zip(answers, notes)]
+        denied = dict.fromkeys(phrase for query in queries for phrase in query.denied)
+        if len(items) + len(denied) > self.batcher.settings.queue:
+            raise UsageError(f"the texts deny {len(denied):,} things, too many; deny less at once")
+        rows, about = self._encoded([*wanted, *(_Item(False, text, "") for text in denied)])
+        vectors = dict(zip(denied, rows[len(items) :]))
+        assert self.index is not None
+        with self._decoding:  # the scores of an answer take memory
+            answers = found_by(
+                self.index,
+                queries,
+                np.stack(rows[: len(items)]),
+                top,
+                lambda texts: np.stack([vectors[text] for text in texts]),
+                self.encoder.tokenizer,
+            )
+        data = [asdict(answer) | {"query": item.location} for answer, item in zip(answers, items)]
         return {"object": "list", "data": data, **about}
 
     def _check(self, request: Mapping[str, Any], allowed: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
-        for key in request:
-            if key not in allowed:
-                listed = ", ".join(sorted(allowed))
-                raise UsageError(f"'{key[:50]}' is not known; the request has {listed}")
+        require_known(request, allowed)
         name = request.get("model", self.name)
         if not isinstance(name, str):
             raise UsageError("model is the name of the model, a string")
