@@ -17,7 +17,11 @@ from torch import nn
 
 from build.runs import command, losses, newest_state, state_tensors, timeless_log
 from compoclip.cli.main import main
+from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.texts import BagPlan, GraphPlan, UnitPlan
 from compoclip.errors import CompoclipError
+from compoclip.methods.macco.masks import MaskPlan
+from compoclip.methods.slipform import ConcretePlan
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import RECORD
 from compoclip.training import settings
@@ -215,6 +219,36 @@ def test_resume_refuses_other_settings(
     assert "unfinished run; add --resume" in capsys.readouterr().err
     train(folder, str(begun), "--resume", "--gamma=1.0", code=1)
     assert "other settings" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_resume_refuses_written_texts_that_were_changed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "negatives.jsonl"
+    file.write_text('{"caption": "a cat", "negative": "a dog"}\n')
+    texts = ("--texts=+written-negative", f"--set=texts.written={file}")
+    run = train(folder, str(tmp_path / "run"), *texts, "--set=stop_after=1")
+    file.write_text('{"caption": "a cat", "negative": "a cow"}\n')
+    train(folder, str(run), *texts, "--resume", code=1)
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"made with other settings: content of {file} changed; use the same" in said
+
+
+@pytest.mark.parametrize(
+    ("plan", "files"),
+    [
+        (CaptionPlan(written="a.jsonl"), ["a.jsonl"]),
+        (CaptionPlan(written="{a,b}.jsonl"), ["a.jsonl", "b.jsonl"]),
+        (CaptionPlan(texts=(GraphPlan(vocabulary="words.json"),)), ["words.json"]),
+        (CaptionPlan(texts=(UnitPlan(file="units.json"),)), ["units.json"]),
+        (CaptionPlan(texts=(ConcretePlan(ratings="words.csv"),)), ["words.csv"]),
+        (CaptionPlan(texts=(MaskPlan(file="boxes.tsv"),)), ["boxes.tsv"]),
+        (CaptionPlan(written="a.jsonl", texts=(BagPlan("b.jsonl"),)), ["a.jsonl", "b.jsonl"]),
+        (CaptionPlan(texts=(BagPlan("captions"), UnitPlan(), GraphPlan())), []),
+    ],
+)
+def test_a_plan_states_the_files_of_its_texts(plan: CaptionPlan, files: list[str]) -> None:
+    assert plan.files == tuple(map(Path, files))
 
 
 def test_a_damaged_state_is_named(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from compoclip.captions.clip_text import fits_context, token_key
@@ -17,6 +18,7 @@ from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE, OF_DATA, OTHER_CAPTION
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
+from compoclip.patterns import ROW_FILES, find_files
 from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.edit import TOO_LONG
 
@@ -89,6 +91,11 @@ class Texts:
     def hides(self) -> frozenset[str]:
         """See the class."""
         return frozenset()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the files that it reads, see `find_files`; "" is none."""
+        return ()
 
     def read(self) -> Any:
         """Read its file, if it has one. Raises CompoclipError."""
@@ -240,6 +247,12 @@ class CaptionPlan:
     def hides(self) -> frozenset[str]:
         """Return the parts of a pair, "words" or "patches", that a second pass masks."""
         return frozenset().union(*(part.hides for part in self.texts))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return the files that texts are read from."""
+        names = (self.written, *(name for sort in self.texts for name in sort.files))
+        return tuple(file for name in names if name for file in find_files(name, ROW_FILES))
 
     def record(self) -> dict[str, Any]:
         """Return the plan, JSON-ready, for logs, checkpoints and signatures."""

@@ -111,6 +111,11 @@ class GraphPlan(Texts):
         """Return the stage of an epoch."""
         return [stage for stage in self.stages if stage.start <= epoch][-1]
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the file of words."""
+        return (self.vocabulary,)
+
     def read(self) -> Any:
         """Return the words of replacements; None for the built-in ones."""
         return load_vocabulary(Path(self.vocabulary)) if self.vocabulary else None
@@ -169,6 +174,11 @@ class BagPlan(Texts):
     def rewrites(self) -> tuple[str, ...]:
         """Return the rewrites that make negatives."""
         return self.negatives
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the file of bags."""
+        return () if self.file == OWN_CAPTIONS else (self.file,)
 
     def read(self) -> Any:
         """Return the bags of the file; None for other captions."""
@@ -270,6 +280,11 @@ class UnitPlan(Texts):
     def needs_parsing(self) -> bool:
         """Return whether units come from scene graphs, not from a file."""
         return not self.file
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the file of units."""
+        return (self.file,)
 
     def read(self) -> Any:
         """Return the units of the file, if there is one."""

@@ -34,6 +34,11 @@ class ConcretePlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = NEGATIVES
     kinds = KINDS
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the file of ratings."""
+        return (self.ratings,)
+
     def read(self) -> Any:
         """Return the ratings of the file; None without one."""
         return read_ratings(Path(self.ratings)) if self.ratings else None

@@ -24,7 +24,7 @@ from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.sources import Source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError
-from compoclip.files import read_json, reason, sync, sync_folder, writing
+from compoclip.files import content_hash, read_json, reason, sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
@@ -177,6 +177,7 @@ def run_fingerprint(
         **record,
         "data": source.describe(),
         "orientation": source.orientation,
+        **{f"content of {file}": content_hash(file) for file in method.plan.files},
         "samples": len(source),
         **settings.decisive(),
         **watched,

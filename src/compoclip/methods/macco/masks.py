@@ -76,6 +76,11 @@ class MaskPlan(Texts):
         """Return "words", and "patches" unless images are left whole."""
         return frozenset({"words", "patches"} if self.images else {"words"})
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the file of words and boxes."""
+        return (self.file,)
+
     def read(self) -> Any:
         """Read the words and boxes of the file, if there is one."""
         return ConceptFile(Path(self.file)) if self.file else None
