@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,13 @@ def test_resuming_with_another_rule_is_refused(
     run = train(folder, "run", *best, "--set=stop_after=3")
     train(folder, "run", *best, "--set=patience=2", "--resume", code=1)
     assert "other settings" in capsys.readouterr().err
+    photo = next((folder / "data").glob("*.png"))
+    stored, times = photo.read_bytes(), photo.stat()
+    photo.write_bytes(stored + b"\0")  # of the benchmark; the annotations stay as they are
+    train(folder, "run", *best, "--resume", code=1)
+    assert f"watch.images.{BENCHMARK} changed" in capsys.readouterr().err
+    photo.write_bytes(stored)
+    os.utime(photo, ns=(times.st_atime_ns, times.st_mtime_ns))
     file = run / "best" / "step-00000002.safetensors"
     file.unlink()
     train(folder, "run", *best, "--resume", code=1)

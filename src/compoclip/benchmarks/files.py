@@ -237,6 +237,13 @@ def combined_hash(hashes: Mapping[str, str], extra: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
+def images_hash(images: Iterable[ImageRef]) -> str:
+    """Return a hash of the names and stamps of image files, which `data_hash` leaves out."""
+    paths = dict.fromkeys(image.path for image in images)
+    stamps = "\n".join(f"{path.name} {files.file_stamp(path)}" for path in paths)
+    return hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
 def hash_number(text: str) -> int:
     """Return the number from 0 to 2**64 that stands for a text, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

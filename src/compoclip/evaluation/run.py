@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shutil
@@ -26,6 +25,7 @@ from compoclip.benchmarks.case import (
     Probe,
     image_key,
 )
+from compoclip.benchmarks.files import images_hash
 from compoclip.benchmarks.registry import require_present
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
@@ -47,7 +47,7 @@ from compoclip.evaluation.results import (
 from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.summary import summarise
-from compoclip.files import file_stamp, sweep_abandoned
+from compoclip.files import sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
@@ -103,9 +103,6 @@ def _stamp(
     """Return the fields of results that tell whether a new run would only repeat them."""
     audit = options.audits.get(benchmark.name)
     faults = audit.faults if audit is not None else {}
-    files = dict.fromkeys(ref.path for ref in content.images)
-    stamps = "\n".join(f"{file.name} {file_stamp(file)}" for file in files)
-    images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
     facts = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
     facts |= {"dimensions": options.dimensions} if options.dimensions else {}
     if options.judge is not None and Form.JUDGED in content.forms:
@@ -114,7 +111,7 @@ def _stamp(
         "benchmark": benchmark.name,
         "identity": json.loads(json.dumps(facts)),  # as JSON gives it back
         "data_hash": benchmark.data_hash,
-        "images": images.hexdigest(),
+        "images": images_hash(content.images),
         "protocol": benchmark.protocol,
         "rules": _rules_of(benchmark, content)[0],
         "known_as": benchmark.known_as,
@@ -274,7 +271,8 @@ def watch_model(
         }
 
     about = {"on": {benchmark.name: benchmark.data_hash for benchmark in benchmarks}}
-    return Watch(settings, measure, out, about, ranks)
+    images = {"images": {b.name: images_hash(b.content.images) for b in benchmarks}}
+    return Watch(settings, measure, out, about, ranks, images)
 
 
 def _measure(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Watch:
         settings: When to measure, which weights to keep, and the patience.
         about: JSON-ready description of the benchmarks, recorded with the checkpoint. If
             measurements choose weights, a resumed run must not change it.
+        unrecorded: Further facts that such a run must not change.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class Watch:
         out: Path,
         about: Mapping[str, Any],
         ranks: Ranks = SINGLE,
+        unrecorded: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.settings, self.about = settings, dict(about)
+        self._unrecorded = unrecorded
         self._measure, self._folder, self._ranks = measure, out / "best", ranks
         self._measured: dict[int, dict[str, float]] = {}
         self._in_state: int | None = None  # the best step of the state on disk
@@ -74,7 +78,7 @@ class Watch:
         if not self.settings.keep_best:
             return {}
         rule = {n: getattr(self.settings, n) for n in ("eval_every", "keep_best", "patience")}
-        return {"watch": {**rule, **self.about}}
+        return {"watch": {**rule, **self.about, **self._unrecorded}}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Restore the state of a run; the state of a new run is empty.
