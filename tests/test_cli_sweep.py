@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import own_files
 from build.runs import losses
@@ -251,6 +252,64 @@ def test_other_data_or_another_method_file_is_another_sweep(
     method.write_text(own_files.METHOD.replace("weight: float = 1.0", "weight: float = 1.00"))
     assert swept("seed=0,1") == 2
     assert "(mine.py changed); choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_varied_model_that_was_replaced_is_trained_anew(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [tmp_path / "a", tmp_path / "b"]
+    for model in models:
+        shutil.copytree(world / "base", model)
+    inputs = [f"--data={world / 'plain.jsonl'}", f"--out={tmp_path / 'sweep'}"]
+
+    def runs(grid: str = "model=" + ",".join(map(str, models))) -> set[str]:
+        assert main(["sweep", "fsc-clip", *inputs, *FEW, "--grid", grid, "--json"]) == 0
+        return {run["name"] for run in json.loads(capsys.readouterr().out)["runs"]}
+
+    first = runs()
+    assert runs() == first
+    record = models[1] / "compoclip.json"
+    record.write_text(record.read_text() + "\n")
+    second = runs()
+    assert len(first & second) == 1
+    assert len(second) == 2
+    assert len([*(tmp_path / "sweep" / "runs").iterdir()]) == 3
+    # So is a run whose data the point chooses, and a model of several.
+    inputs = [f"--data={world / 'plain.jsonl'}", f"--out={tmp_path / 'mixed'}"]
+    mixture = f"init-from=[[{models[0]}, {models[1]}]]"
+    only = runs(mixture)
+    record.write_text(record.read_text() + "\n")
+    assert not runs(mixture) & only
+
+
+def test_runs_are_measured_anew_on_other_photos(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def run_one(request: TrainRequest) -> dict[str, Any]:
+        options = request.options
+        begun.append(options.out.name)
+        options.written.mkdir(parents=True, exist_ok=True)
+        content, scores = content_hash(options.written), {"foils": 0.5}
+        name = options.out.name
+        return {"name": name, "content": content, "loss": 1.0, "scores": scores, "error": ""}
+
+    monkeypatch.setattr("compoclip.programs.sweep.run_one", run_one)
+    monkeypatch.setattr("compoclip.report.write.write_report", lambda *_, **__: None)
+    foils = tmp_path / "foils"
+    foils.mkdir()
+    Image.new("RGB", (8, 8)).save(foils / "a.png")
+    row = {"image": "a.png", "caption": "a cat", "negative_caption": "a dog"}
+    (foils / "mine.jsonl").write_text(json.dumps(row) + "\n")
+    on = f"--on=foils,annotations={foils / 'mine.jsonl'},images={foils}"
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-3,1e-4", on) == 0
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-3,1e-4", on) == 0
+    assert len(begun) == 2
+    Image.new("RGB", (8, 8), "red").save(foils / "a.png")
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-3,1e-4", on) == 0
+    assert begun[2:] == begun[:2]
 
 
 @pytest.mark.usefixtures("untrained")

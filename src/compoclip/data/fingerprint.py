@@ -21,6 +21,7 @@ from compoclip.console import note
 from compoclip.differences import differences_of, flat, listed
 from compoclip.errors import CompoclipError
 from compoclip.files import (
+    bytes_hash,
     content_hash,
     read_arrays,
     reason,
@@ -50,6 +51,12 @@ class Fingerprint:
 
     values: Mapping[str, Any]
     rows: Mapping[str, Rows] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of all of it."""
+        rows = (name.encode() + values.tobytes() for name, values in sorted(self.rows.items()))
+        return bytes_hash(b"".join([json.dumps(flat(self.values)).encode(), *rows]))
 
     def save(self, folder: Path, name: str = FILE) -> None:
         """Write the fingerprint into a folder."""

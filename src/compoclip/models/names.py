@@ -112,6 +112,12 @@ def split_part(file: str) -> tuple[Path, str]:
     return (Path(stem), part) if stem and Path(stem).is_file() else (Path(file), "")
 
 
+def place_of(spec: str) -> Path | None:
+    """Return the file or folder that a model's name stands for; None where it names no such."""
+    places = (split_part(name)[0] for name in (spec.removeprefix(LOCAL), spec.partition("@")[2]))
+    return next((place for place in places if place != Path() and place.exists()), None)
+
+
 def require_model(spec: str, external: bool = False) -> None:
     """Raise UsageError for what names no model.
 

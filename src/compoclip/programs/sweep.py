@@ -10,9 +10,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.checks import check_values
 from compoclip.config import Option, Shown, is_part, of_setting, parsed_config, read_value, require
@@ -28,11 +29,17 @@ from compoclip.errors import (
     printable,
 )
 from compoclip.files import bytes_hash, content_hash
+from compoclip.models.names import place_of
 from compoclip.plugins import fence
 from compoclip.programs.request import TrainRequest, known_options
 from compoclip.programs.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.typed import Count, Natural
+
+if TYPE_CHECKING:
+    from compoclip.benchmarks.case import Benchmark
+    from compoclip.data.fingerprint import Fingerprint
+    from compoclip.data.sources.open import Request
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
 _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
@@ -180,7 +187,16 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     with redirect_stderr(io.StringIO()):  # notes come when a run trains
         for point in points:
             request_at(point, "").composed()
-    _require_same_sweep(request, {*space})
+    from compoclip.benchmarks.files import images_hash
+
+    benchmarks = request.options.measuring().benchmarks() if request.options.on else []
+    photos = {benchmark.name: images_hash(benchmark.content.images) for benchmark in benchmarks}
+    inputs = _Inputs(request)
+    _require_same_sweep(request, {*space}, inputs, benchmarks)
+
+    def name_of(point: Mapping[str, Any], number: int | None = None) -> str:
+        return run_name(point, number, inputs.differing(request_at(point, "")))
+
     study = optuna.create_study(
         storage=f"sqlite:///{out / 'sweep.db'}",
         study_name="sweep",
@@ -189,11 +205,18 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
         load_if_exists=True,
     )
     state = optuna.trial.TrialState
-    lines = [e.user_attrs["line"] for e in study.get_trials(states=(state.COMPLETE,))]
-    done = [e for e in lines if tpe or e["point"] in points]
-    done = [line for line in done if _is_there(line, request, out / "runs" / line["name"])]
-    yield from done
-    todo = [point for point in points if point not in [line["point"] for line in done]]
+    names = {} if tpe else {name_of(point): point for point in points}
+    done = {}
+    for trial in study.get_trials(states=(state.COMPLETE,)):
+        line = trial.user_attrs["line"]
+        number = trial.number if tpe else None
+        made_from_these = line["name"] == name_of(line["point"], number)
+        if made_from_these and (tpe or line["name"] in names):
+            there = _is_there(line, request, out / "runs" / line["name"])
+            if there and line.get("photos", {}) == photos:  # else it is measured again
+                done[line["name"]] = line
+    yield from done.values()
+    todo = [point for name, point in names.items() if name not in done]
     left, ahead = max(0, options.draws - len(done)) if tpe else len(todo), iter(todo)
     note(f"{counted(left, 'run')} of {request.method} -> {out}/runs")
     from compoclip.workers import at_once  # with multiprocessing
@@ -204,12 +227,13 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             # Values known beforehand are no parameters of the study: these cannot grow.
             trial, left = study.ask(space if tpe else None), left - 1
             point = trial.params if tpe else next(ahead)
-            name = run_name(point, trial.number if tpe else None)
+            name = name_of(point, trial.number if tpe else None)
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
         with at_once(jobs) as apply:
             for line in apply(run_one, tasks):
                 trial, line["point"] = trials[line["name"]]
+                line["photos"] = photos
                 trial.set_user_attr("line", line)
                 error, value = line["error"], line["scores"].get(by, line["loss"])
                 study.tell(trial, None if error else value, state.FAIL if error else None)
@@ -217,13 +241,16 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
                 yield line
 
 
-def run_name(point: Mapping[str, Any], number: int | None = None) -> str:
+def run_name(
+    point: Mapping[str, Any], number: int | None = None, inputs: Mapping[str, Any] | None = None
+) -> str:
     """Return the folder name of a run of a sweep.
 
-    number: of the trial, where a sampler may choose a point twice.
+    number: of the trial, where a sampler may choose a point twice. inputs: the content of what this
+    point names and other points do not.
     """
     parts = (f"{key.replace('_', '-')}-{value}" for key, value in point.items())
-    return folder_name("_".join(parts), [point, number])
+    return folder_name("_".join(parts), [point, number, *([inputs] if inputs else [])])
 
 
 def folder_name(words: str, decisive: object) -> str:
@@ -259,23 +286,69 @@ def _optuna() -> Any:
     return optuna
 
 
-def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
+def _require_same_sweep(
+    request: TrainRequest, varied: set[str], inputs: _Inputs, benchmarks: Sequence[Benchmark]
+) -> None:
     """Raise UsageError when the folder holds a sweep of other settings, data or local files."""
     from compoclip.data.fingerprint import FILE, Fingerprint
-    from compoclip.data.sources.open import request_of
 
     options, out = request.options, request.options.out
     free = {field.name for field in fields(RunSettings)} - {*options.decisive()}
     values = parsed_config(request.text(repeats=True), out)
     values = {k: v for k, v in values.items() if k not in varied | free | {"relative_to"}}
-    for name in ("model", "teacher", "image_weights"):
-        if name not in varied and (value := getattr(options, name)) and Path(value).exists():
-            values[f"content of {name}"] = content_hash(Path(value))
-    if options.on:
-        benchmarks = options.measuring().benchmarks()
+    contents = inputs.of(request)
+    values |= {k: v for k, v in contents.items() if k.removeprefix(_CONTENT) not in varied}
+    if benchmarks:
         values["items of"] = {benchmark.name: benchmark.data_hash for benchmark in benchmarks}
-    data = request_of(options.data, options).open().fingerprint()
-    now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
+    data = inputs.data(request)
+    now = Fingerprint({**values, **data.values}, data.rows)
     if (out / FILE).exists():
         require_same(out, Fingerprint.load(out).differences(now), "is of another sweep")
     now.save(out)
+
+
+_CONTENT = "content of "
+
+
+class _Inputs:
+    """Inputs of the runs of a sweep besides their options; each file and data set is read once.
+
+    request: what the runs share.
+    """
+
+    def __init__(self, request: TrainRequest) -> None:
+        self._hash = cache(content_hash)
+        self._read: dict[str, Fingerprint] = {}
+        self._shared = request
+
+    def of(self, request: TrainRequest) -> dict[str, str]:
+        """Return the content of the models, files and local code that a run is made from."""
+        options, method = request.options, request.composed()
+        contents = dict(method.sources)
+        contents |= {f"{_CONTENT}{file}": self._hash(file) for file in method.plan.files}
+        for name in ("model", "teacher", "image_weights", "init_from"):
+            value = getattr(options, name)
+            for spec in value if isinstance(value, tuple) else (value,):
+                if place := place_of(str(spec or "")):
+                    contents[f"{_CONTENT}{name if spec is value else place}"] = self._hash(place)
+        return contents
+
+    def data(self, request: TrainRequest) -> Fingerprint:
+        """Return the fingerprint of the data as a run reads them."""
+        reading = self._reading(request)
+        if repr(reading) not in self._read:
+            self._read[repr(reading)] = reading.open().fingerprint()
+        return self._read[repr(reading)]
+
+    def differing(self, request: TrainRequest) -> dict[str, str]:
+        """Return the contents of a run that are not those of what the runs share."""
+        shared, contents = self.of(self._shared), self.of(request)
+        if repr(self._reading(request)) != repr(self._reading(self._shared)):
+            contents["data"] = self.data(request).digest
+        return {name: value for name, value in contents.items() if shared.get(name) != value}
+
+    @staticmethod
+    def _reading(request: TrainRequest) -> Request:
+        from compoclip.data.sources.open import request_of
+
+        return request_of(request.options.data, request.options)
