@@ -231,6 +231,7 @@ def test_training_rows(tmp_path: Path) -> None:
         ("negative", "1#1", Kind.SAME_WORDS, "words"),
         ("negative", "1#2", Kind.EQUAL, "stored"),
         ("negative", "1#2", Kind.SAME_WORDS, "words"),
+        ("caption", "2", Kind.MISSING, ""),
         ("caption", "2#0", Kind.REPEATED, "tokenized"),
         ("negative", "2#1", Kind.DUPLICATE, ""),
     }

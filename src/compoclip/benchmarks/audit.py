@@ -58,6 +58,7 @@ class Kind(StrEnum):
     REPEATED = "repeated-caption"
     SAME_CLASS = "classes-equal"
     BOX_OUTSIDE = "box-outside"
+    MISSING = "image-missing"
     UNDECODABLE = "image-undecodable"
     SAME_WORDS = "same-words"
     BOX_BEYOND = "box-beyond"
@@ -367,6 +368,7 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
         path = row.image if isinstance(row.image, Path) else None
         if path is not None and not path.is_file():
             missing[str(path)] = None
+            add("caption", row.id, [(Kind.MISSING, "", str(path))])
         elif decoding:
             name = str(path or row.id)
             try:
