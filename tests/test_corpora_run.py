@@ -73,7 +73,7 @@ def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
     assert one == contents(tmp_path / "2")
 
 
-def test_finished_shards_are_not_made_again(tmp_path: Path) -> None:
+def test_finished_shards_are_not_made_again(tmp_path: Path, capsys: Capture) -> None:
     source, out = corpus(tmp_path / "in", ".jsonl"), tmp_path / "out"
     assert rewrite(source, "-o", out) == 0
     settings = json.loads((out / "manifest" / "settings.json").read_text())
@@ -97,6 +97,15 @@ def test_finished_shards_are_not_made_again(tmp_path: Path) -> None:
     write_jsonl(source / "002.jsonl", ["a red cup on a blue table"])  # another file now
     assert rewrite(source, "-o", out) == 0
     assert contents(out)["002.jsonl"] != whole["002.jsonl"]
+    # What an earlier run wrote of a shard that is gone is named, and not counted.
+    (source / "001.jsonl").unlink()
+    capsys.readouterr()
+    assert rewrite(source, "-o", out, "--json") == 0
+    shown = capsys.readouterr()
+    assert "also holds 1 shard of other data, such as 001.jsonl, not counted" in shown.err
+    record = json.loads(shown.out)
+    assert record["of_other_data"] == ["001.jsonl"]
+    assert sorted(record["shards"]) == ["000.jsonl", "002.jsonl"]
 
 
 def test_other_settings_and_other_sources_are_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -197,6 +197,7 @@ def _write_shards(options: CorpusOptions, out: Path, job: CorpusJob) -> Outcome:
         "shards": {**outcome.written, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
+        "of_other_data": list(outcome.others),
         "total": total,
     }
     now = sum(counts["captions"] for counts in outcome.written.values())
@@ -209,6 +210,12 @@ def _write_shards(options: CorpusOptions, out: Path, job: CorpusJob) -> Outcome:
         f"written to {out}",
         *_counted(total),
     ]
+    if outcome.others:
+        others = console.counted(len(outcome.others), "shard")
+        console.note(
+            f"{out}: also holds {others} of other data, such as {outcome.others[0]}, not counted "
+            "here; remove what training is not to read"
+        )
     _note_cut(options, total["cut"])
     failed = len(outcome.bad) > options.max_bad
     if failed:

@@ -31,13 +31,15 @@ class CorpusOutcome:
     """The outcome of a run over a corpus, in order of the shards' names.
 
     written, skipped: counts of the shards written now and before. bad: errors of the other shards.
-    total: the counts of all written shards.
+    total: the counts of all written shards. others: shards in the folder that earlier runs wrote of
+    a corpus with other shards.
     """
 
     written: dict[str, Counts] = field(default_factory=dict)
     skipped: dict[str, Counts] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     total: Counts = field(default_factory=new_counts)
+    others: tuple[str, ...] = ()
 
 
 def process(
@@ -108,6 +110,11 @@ def process(
                     outcome.bad[result.name] = result.error
                 else:
                     outcome.written[result.name] = result.counts
+        names = {shard.name for shard in shards}
+        written = (file.stem for file in sorted((out / MANIFESTS).glob("*.json")))
+        outcome.others = tuple(
+            name for name in written if name not in names and (out / name).is_file()
+        )
         outcome.written = dict(sorted(outcome.written.items()))
         outcome.bad = dict(sorted(outcome.bad.items()))
         for counts in (*outcome.written.values(), *outcome.skipped.values()):
