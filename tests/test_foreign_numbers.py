@@ -292,3 +292,19 @@ def test_each_number_is_taken_or_refused(name: str, files: dict[str, Foreign]) -
                 faults.append(f"{'.'.join(map(str, place))} = {str(odd)[:12]}: {fault}")
     write(file, content)
     assert faults == [], f"{len(faults)} of {len(places) * len(ODD)}:\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("place", [("samples",), ("size_bytes",), ("left_out", "no caption")])
+def test_a_pack_counts_from_zero(place: Place) -> None:
+    with pytest.raises(CompoclipError, match=rf"{place[-1]} must not be negative, found -1"):
+        build(PackSummary, with_number(PACKED, place, -1), "pack.json", "pack again")
+
+
+def test_results_leave_out_no_less_than_nothing(made: Path) -> None:
+    (path,) = (made / "results" / "base").glob("*.json")
+    data = {**json.loads(path.read_text()), "left_out": {"no caption": -1}}
+    path = path.with_name("negative.json")
+    path.write_text(json.dumps(data))
+    with pytest.raises(CompoclipError, match=r"left_out.no caption must not be negative"):
+        load_results(path)
+    path.unlink()

@@ -48,7 +48,7 @@ from compoclip.files import (
     write_atomically,
     write_json,
 )
-from compoclip.typed import build, read_fields
+from compoclip.typed import Natural, build, read_fields
 from compoclip.version import __version__
 from compoclip.workers import available_cores
 
@@ -85,12 +85,12 @@ class PackSummary:
     """The contents of a pack: counts of samples, images (scaled or as they were, negative images
     included), bytes of the shards, and unreadable images: sample id -> reason."""
 
-    shards: int = 0
-    samples: int = 0
-    scaled: int = 0
-    as_they_were: int = 0
-    size_bytes: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+    shards: Natural = 0
+    samples: Natural = 0
+    scaled: Natural = 0
+    as_they_were: Natural = 0
+    size_bytes: Natural = 0
+    left_out: dict[str, Natural] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: PackSummary) -> None:

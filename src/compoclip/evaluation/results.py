@@ -89,7 +89,7 @@ class Results:
     skills: dict[str, str]
     items: str
     rules: dict[str, Aggregate] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, Natural] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     missing_count: Natural = 0
     partial: bool = False
