@@ -330,3 +330,8 @@ def test_a_score_of_a_file_sees_the_model(
     write(tmp_path, flat.replace(")[0]", ")"), "my_score.py")
     with pytest.raises(CompoclipError, match=r"my_score.py: 2 texts got scores of shape \(1, 2\)"):
         scores(encoder, refs, tmp_path / "out", score=file)
+    for value in ("float('nan')", "-float('inf')", "1e39", "None"):
+        content = f"def score(model, image, texts):\n    return [{value} for _ in texts]\n"
+        write(tmp_path, content, "my_score.py")
+        with pytest.raises(CompoclipError, match=r"my_score.py: a score is no finite number"):
+            scores(encoder, refs, tmp_path / "out", score=file)

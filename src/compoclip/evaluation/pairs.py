@@ -39,7 +39,7 @@ from compoclip.evaluation.encode import (
     read_images,
     readable,
 )
-from compoclip.evaluation.encoder import Encoder, ImageReader, Pending, require_finite
+from compoclip.evaluation.encoder import Encoder, ImageReader, Pending
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
 from compoclip.evaluation.scores import COSINE, PARTS, require_score
@@ -98,11 +98,12 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
     model = encoder.model if isinstance(encoder, ExternalEncoder) else encoder
 
     def one(image: Any, texts: list[str]) -> Scores:
-        with plugins.fence(str(path), _REMEDY):
+        with plugins.fence(str(path), _REMEDY), np.errstate(over="ignore"):
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
         problem = f"{len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
         require(scores.shape == (len(texts),), path, problem)
-        require_finite(scores, str(path))
+        problem = f"a score is no finite number of float32; {_REMEDY}"
+        require(np.isfinite(scores).all(), path, problem)
         return scores
 
     about = plugins.named_sources(plugins.sources_of(function))
