@@ -31,6 +31,7 @@ from compoclip.search import (
     calibrate,
     duplicates,
     index_page,
+    index_photos,
     read_index,
     rerank,
     search,
@@ -209,8 +210,11 @@ def test_an_index_of_another_model_is_made_anew(
     with pytest.raises(CompoclipError, match=r"made with another model .*weights.* --model"):
         read_index(out).require(encoder, out)
     assert changes(indexed(photos, encoder, out)) == (5, 0, 0)
-    assert "encoded anew" in capsys.readouterr().err
+    assert "made with another model; all photos are encoded anew" in capsys.readouterr().err
     read_index(out).require(encoder, out)
+    stored = Request(str(photos), orientation="stored")
+    assert changes(index_photos(stored, encoder, out, "base")) == (5, 0, 0)
+    assert "made of photos turned otherwise; all photos are enc" in capsys.readouterr().err
 
 
 NO_INDEX = "is no index of photos; make it"

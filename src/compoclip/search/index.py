@@ -316,8 +316,10 @@ def index_photos(
             "unreadable": {},
             "calibration": None,
         }
-        if old and any(old.about[name] != about[name] for name in ("identity", "upright")):
-            note(f"{out}: made with another model; all photos are encoded anew")
+        reasons = {"identity": "with another model", "upright": "of photos turned otherwise"}
+        changed = [name for name in reasons if old and old.about[name] != about[name]]
+        if changed:
+            note(f"{out}: made {reasons[changed[0]]}; all photos are encoded anew")
             old = None
         unchanged = _unchanged(photos, old, fast) if old else {}
         todo = [row for row in range(len(photos.names)) if row not in unchanged]
