@@ -34,7 +34,7 @@ from compoclip.typed import require_kind
 
 CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
-MODALITIES = "sentence_bert_config.json"
+MODULES, MODALITIES = "modules.json", "sentence_bert_config.json"
 INDEX = f"{WEIGHTS}.index.json"
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 _START, _END = "<|startoftext|>", "<|endoftext|>"
@@ -215,22 +215,29 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def longest_text(path: Path) -> int | None:
-    """Return the tokens per text at which the tokenizer of a folder cuts; None if it says none."""
-    file = path / "tokenizer_config.json"
-    length = read_object(file).get("model_max_length") if file.is_file() else None
-    if length is not None and not (isinstance(length, int | float) and length >= 2):
-        raise CompoclipError(
-            f"{file}: model_max_length {typed_repr(length)} is no number of tokens"
-        )
-    return None if length is None or length > MAX_CONTEXT else int(length)
+    """Return the tokens per text at which a folder cuts texts; None if it does not say that.
+
+    sentence-transformers has an entry of its own, which it reads beside its list of modules.
+    """
+    places = [(path / "tokenizer_config.json", "model_max_length")]
+    if (path / MODULES).is_file():
+        places.append((path / MODALITIES, "max_seq_length"))
+    lengths = []
+    for file, entry in places:
+        length = read_object(file).get(entry) if file.is_file() else None
+        if length is not None and not (isinstance(length, int | float) and length >= 2):
+            raise CompoclipError(f"{file}: {entry} {typed_repr(length)} is no number of tokens")
+        if length is not None and length <= MAX_CONTEXT:
+            lengths.append(int(length))
+    return min(lengths, default=None)
 
 
 def require_pipeline(path: Path) -> None:
-    """Refuse a folder of sentence-transformers that does more than its CLIPModel.
+    """Refuse a folder of sentence-transformers that does more than the model in it.
 
-    Raises CompoclipError naming the module or the prompt.
+    Raises CompoclipError naming the module, the prompt or the entry.
     """
-    if (file := path / "modules.json").is_file():
+    if (file := path / MODULES).is_file():
         modules = read_json(file)
         require(isinstance(modules, list), file, "expected a list of modules; restore the file")
         for number, module in enumerate(modules):
@@ -240,6 +247,12 @@ def require_pipeline(path: Path) -> None:
             )
             alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
             require(alone, file, problem)
+            place = str(module.get("path") or ".")
+            elsewhere = kind.rpartition(".")[2] != "Normalize" and Path(place) != Path()
+            problem = f"{number}.path: the model is in {place}; name {path / place}"
+            require(not elsewhere, file, problem)
+        if (file := path / MODALITIES).is_file():
+            check_entries(read_object(file), MODALITIES, file, "st:FOLDER follows it")
     if (file := path / "config_sentence_transformers.json").is_file():
         data = read_object(file)
         check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
