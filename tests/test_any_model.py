@@ -26,8 +26,9 @@ from compoclip.evaluation.pairs import caption_parts, image_parts
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.losses.local import local_similarity, max_similarity
-from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
+from compoclip.models.names import require_model
 from evaluation_helpers import TINY
 
 TEXTS = ("a red cat on a blue mat", "a blue cat on a red mat", "two dogs")
@@ -208,6 +209,18 @@ def test_a_missing_library_is_one_line_with_the_extra(
         monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(CompoclipError, match=rf"^{spec} needs \w+: pip install "):
         open_encoder(spec)
+
+
+@pytest.mark.parametrize("name", ["hf", "st", "blind"])
+def test_a_folder_that_is_called_as_a_library(
+    name: str, loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(loaded, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    require_model(name, external=True)
+    encoder = open_encoder(name)
+    assert isinstance(encoder, ModelEncoder)
+    assert encoder.identity.weights == loaded.identity.weights
 
 
 def test_a_model_of_another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

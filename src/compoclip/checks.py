@@ -160,12 +160,12 @@ def _model(spec: str, options: Any, option: Option) -> None:
 
 
 def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
-    from compoclip.models.names import BLIND, require_model
+    from compoclip.models.names import BLIND, library_and_id, require_model
     from compoclip.programs.run import named_models
 
     for spec in named_models((text,)).values():
         require_model(spec, external)
-        library, _, captions = spec.partition(":")
+        library, captions = library_and_id(spec)
         if library == BLIND:
             from compoclip.data.places import require_there
 

@@ -38,7 +38,7 @@ from compoclip.evaluation.scores import COSINE
 from compoclip.files import bytes_hash
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import Tower
-from compoclip.models.names import BLIND, is_external
+from compoclip.models.names import BLIND, is_external, library_and_id
 from compoclip.models.weights import weights_hash
 
 _REMEDY = "correct the model; where memory is short, lower --batch-size"
@@ -256,7 +256,7 @@ def open_encoder(
         CompoclipError: It cannot be loaded, a library is missing, or its code fails.
     """
     options = options or ModelOptions()
-    library, _, name = spec.partition(":")
+    library, name = library_and_id(spec)
     if not is_external(spec):
         if options.score == "vqa":
             raise UsageError(f"{spec}: --score vqa needs a vision-language model: hf:ID")

@@ -100,10 +100,19 @@ def require_architecture(name: str) -> None:
         raise UsageError(f"open_clip has no architecture '{name}'; {hint}")
 
 
+def library_and_id(spec: str) -> tuple[str, str]:
+    """Return the library or BLIND before a colon, and what follows it; two empty texts without one.
+
+    A folder may be called as a library is: without a colon a name is that of a folder.
+    """
+    library, colon, id = spec.partition(":")
+    return (library, id) if colon and library in (BLIND, *LIBRARIES) else ("", "")
+
+
 def is_external(spec: str) -> bool:
     """Return whether a name is a file, a library's, a blind or another package's model."""
-    library = spec.partition(":")[0] in (BLIND, *LIBRARIES)
-    return plugins.is_file(spec) or library or spec in plugins.installed("models")
+    library, _ = library_and_id(spec)
+    return plugins.is_file(spec) or bool(library) or spec in plugins.installed("models")
 
 
 def split_part(file: str) -> tuple[Path, str]:
@@ -125,15 +134,20 @@ def require_model(spec: str, external: bool = False) -> None:
         spec: What a user writes for a model.
         external: Whether models of other libraries and packages will do, as for measuring.
     """
+    library, id = library_and_id(spec)
+    if library and not id:
+        raise UsageError(f"'{spec}' names no model; write {_after(library)}")
     if external and is_external(spec):
         file = plugins.split(spec)[0]
         require(not plugins.is_file(spec) or file.is_file(), file, "no such file", UsageError)
-        library, _, id = spec.partition(":")
         if library in LIBRARIES:
             require_folder_or_id(id)
             for package in LIBRARIES[library]:
                 require_package(package, library, spec.partition("@")[0])
         return
+    if library:
+        other = "evaluate takes such models, this command does not"
+        raise UsageError(f"{spec}: {other}; name {_FORMS}")
     place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):
         require(place.is_dir(), spec, "no such folder", UsageError)
@@ -216,6 +230,13 @@ def require_folder(folder: Path) -> None:
     raise UsageError(f"{folder}: is not a model folder; {hint}")
 
 
+def _after(library: str) -> str:
+    """Return how a model of a library is written."""
+    if library == BLIND:
+        return f"{BLIND}:CAPTIONS"
+    return f"{library}:FOLDER or {library}:ORG/REPO"
+
+
 def _unknown(spec: str) -> str:
     """Return what to say of a name that is neither on the disk nor of a known form."""
     if spec in architectures():
@@ -223,6 +244,8 @@ def _unknown(spec: str) -> str:
             f"'{spec}' is an architecture without weights: write {spec}:PRETRAINED_TAG, "
             f"{spec}@FILE or random:{spec}"
         )
+    if spec in (BLIND, *LIBRARIES):
+        return f"no model '{spec}'; write {_after(spec)}"
     hint = closest(spec, (BUNDLED, *architectures()))
     if hint.startswith("did you mean"):
         return f"no model '{spec}'; {hint}"
