@@ -435,3 +435,6 @@ def test_a_column_of_images_goes_before_one_of_file_names(library: Any, tmp_path
     source = open_source(f"hf:{tmp_path / 'd'}")
     assert len(source) == ROWS
     assert shows(source[3].image, 3)
+    made(library, file_name=names).rename_column("image", "photo").save_to_disk(tmp_path / "o")
+    with pytest.raises(UsageError, match=r"'file_name' holds paths: .* --image-column photo"):
+        open_source(f"hf:{tmp_path / 'o'}")

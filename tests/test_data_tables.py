@@ -253,6 +253,8 @@ def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> Non
         ("a.csv", b"image,caption,caption\n1.jpg,x,y\n", "two columns are called 'caption'; keep"),
         ("a.csv", b'image,caption,"two\nlines"\n1.jpg,x\n', "has 2 cells"),
         ("a.csv", b'"an\nimage","a\ncaption"\n1.jpg,x\n', "no image column found"),
+        ("a.csv", b"1.jpg,x\n2.jpg,y\n", "no header, its first line holds '1.jpg'; write a line i"),
+        ("a.tsv", b"0\t" + b"9j/4" * 40 + b"\n", "no header, its first line holds '9j/49j/4"),
         ("a.parquet", b"PAR1 not really", "not a whole Parquet file"),
     ],
 )

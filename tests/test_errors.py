@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.errors import CompoclipError, typed_repr
+from compoclip.data.sources.open import open_source
+from compoclip.errors import CompoclipError, UsageError, closest, typed_repr
+from compoclip.typed import read_fields
 
 
 def bomb() -> list[Any]:
@@ -58,6 +60,24 @@ def test_a_value_is_shortened_while_it_is_shown(value: object, start: str, kind:
 def test_a_message_is_one_printable_line(message: str, shown_as: str) -> None:
     assert str(CompoclipError(message)) == shown_as
     assert len(str(CompoclipError("\0" * 10_000))) < 1100
+
+
+def test_names_of_a_file_are_shortened_in_messages(tmp_path: Path) -> None:
+    long = "9j/4AAQSkZJRg" * 100
+    for name, text in (
+        ("columns.jsonl", f'{{"{long}": 1}}'),
+        ("columns.tsv", f"{long}\ta dog\n"),
+        ("splits.csv", f"image,caption,split\na.jpg,a dog,{long}\n"),
+    ):
+        file = tmp_path / name
+        file.write_text(text)
+        with pytest.raises(UsageError) as raised:
+            open_source(str(file))
+        assert len(str(raised.value).removeprefix(str(tmp_path))) < 300
+    with pytest.raises(CompoclipError) as refused:
+        read_fields({long: 1}, {"id": str}, "line 1")
+    assert len(str(refused.value)) < 200
+    assert len(closest("x", ["y", long])) < 200
 
 
 def test_a_path_that_is_too_long_is_shortened(

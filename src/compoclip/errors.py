@@ -56,13 +56,18 @@ def quoted(value: object) -> str:
     return printable(text, _SHOWN)
 
 
+def names_listed(names: Iterable[object]) -> str:
+    """Return names for a message, such as those of columns, each shortened as a value is."""
+    return ", ".join(printable(str(name), _SHOWN) for name in names)
+
+
 def closest(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: the closest known names, or all if none is close."""
     names = tuple(names)
     spelled = (name[:100], name[:100].replace("_", "-").lower())
     close = (difflib.get_close_matches(spelling, names[:1000]) for spelling in spelled)
     match = next(filter(None, close), ())
-    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(names)}"
+    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {names_listed(names)}"
     return printable(hint, _HINT)  # names may come from a file
 
 

@@ -30,7 +30,7 @@ from typing import (
 )
 
 from compoclip.bounds import MAX_EXACT
-from compoclip.errors import CompoclipError, typed_repr
+from compoclip.errors import CompoclipError, names_listed, typed_repr
 from compoclip.files import encodable
 
 
@@ -239,8 +239,8 @@ def read_fields(
             f"{origin} needs {expected or 'an object'}; it has: {typed_repr(row)}; {remedy}"
         )
     if not row.keys() >= {*needed}:
-        columns = ", ".join(map(str, row))
-        raise CompoclipError(f"{origin} needs {', '.join(needed)}; it has: {columns}; {remedy}")
+        problem = f"needs {', '.join(needed)}; it has: {names_listed(row)}"
+        raise CompoclipError(f"{origin} {problem}; {remedy}")
     for key, kind in kinds.items():
         require_kind(f"{origin}: {key!r}", row.get(key), kind, remedy)
     return {**dict.fromkeys(kinds), **row}

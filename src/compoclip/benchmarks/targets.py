@@ -54,7 +54,7 @@ from compoclip.config import of_text, place_in
 from compoclip.console import note
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import named_files, require_there
-from compoclip.errors import UsageError, require
+from compoclip.errors import UsageError, names_listed, require
 from compoclip.files import read_json
 from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
@@ -206,7 +206,7 @@ def read_suite(path: Path) -> list[Target]:
     for number, row in enumerate(listed, start=1):
         location = f"{path}: benchmark {number}"
         entry = read_fields(row, _ENTRY, location, remedy)
-        odd = ", ".join(entry.keys() - _ENTRY.keys())
+        odd = names_listed(sorted(entry.keys() - _ENTRY.keys()))
         require(not odd, location, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
         name, place, images, id, options = (entry[key] for key in _ENTRY)
         options = _options(name, options or {}, folder, location)

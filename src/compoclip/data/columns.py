@@ -16,8 +16,9 @@ from typing import Any
 from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.options import Needs
 from compoclip.data.split_names import COLUMN
-from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
+from compoclip.errors import CompoclipError, UsageError, names_listed, quoted, require, typed_repr
 from compoclip.files import encodable, parse_json
+from compoclip.patterns import has_ending
 from compoclip.tables import literal, text_list
 
 
@@ -175,14 +176,27 @@ def _column(
 ) -> str:
     """The column of this name, or the first of a usual name."""
     require(available, path, "has no columns; name a file with a header and rows", UsageError)
-    listed = ", ".join(map(str, available))
+    columns = names_listed(available)
     if name is None:
         name = usual_column(usual, available)
-        problem = f"no {kind} column found; name it with --{kind}-column, one of: {listed}"
+        problem = f"no {kind} column found; name it with --{kind}-column, one of: {columns}"
+        if has_ending(Path(str(path)), ".csv", ".tsv"):
+            problem = _no_header(available) or problem
     else:
-        problem = f"no column {name!r}; the columns are: {listed}"
+        problem = f"no column {name!r}; the columns are: {columns}"
     require(name in available, path, problem, UsageError)
     return str(name)
+
+
+def _no_header(available: Iterable[str]) -> str:
+    """Return what to say of columns that are called by the cells of a first row; "" of others."""
+    from compoclip.data.image_names import is_encoded, is_read  # looks for Pillow
+
+    cell = next((name for name in available if is_read(name) or is_encoded(name)), None)
+    if cell is None:
+        return ""
+    problem = f"has no header, its first line holds {quoted(cell)}"
+    return f"{problem}; write a line image,caption above it"
 
 
 # --- Captions. ---

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from compoclip.errors import UsageError, require
+from compoclip.errors import UsageError, names_listed, require
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
@@ -73,7 +73,7 @@ def require_split(split: str | None, names: Collection[str], origin: object) -> 
     Raises UsageError that lists the splits there are when it is not among them.
     """
     members = members_of(split or TRAIN, names)
-    have = ", ".join(sorted(name or "samples of no split" for name in names))
+    have = names_listed(sorted(name or "samples of no split" for name in names))
     ask = "" if split else "; name one with --split, or take everything: --split all"
     require(members, origin, f"no split {split or TRAIN!r}; it has: {have}{ask}", UsageError)
     return members
