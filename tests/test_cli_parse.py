@@ -103,7 +103,7 @@ def test_captions_are_read_from_every_form(tmp_path: Path) -> None:
     assert read_captions(tmp_path) == ["a", "b", "c", "d", "e", "f", "h", " i ", "j"]
     (tmp_path / "none.txt").write_text("\n")
     for path, message in (
-        (tmp_path / "none.txt", "no captions found"),
+        (tmp_path / "none.txt", "none.txt: holds no captions; name a table with a column"),
         (tmp_path / "missing.txt", "missing.txt"),
     ):
         with pytest.raises(CompoclipError, match=message):

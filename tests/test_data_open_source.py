@@ -19,6 +19,7 @@ from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.corpora.shard import find_shards as corpus_shards
 from compoclip.data.decode import Picture, decode
+from compoclip.data.places import names_data
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.patterns import names_shards
@@ -185,6 +186,18 @@ def test_what_is_elsewhere_is_not_supported(spec: str, tmp_path: Path) -> None:
     table = str(write_text(tmp_path / "a.csv", CSV))
     with pytest.raises(UsageError, match=r"^https://example\.org/coco: not supported"):
         open_source(table, images=Path("https://example.org/coco"))
+
+
+def test_names_of_data_are_told_from_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv"):
+        Path(name).write_text("image,caption\n")
+    for name in ("a.csv", "{a,b}.csv", "a.csv=0.5 none.csv=0.5", "hf:owner/name/train"):
+        assert names_data(name), name
+    assert not names_data(str(tmp_path))
+    assert not names_data("none.csv")
 
 
 def test_a_name_of_the_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
 
     Raises UsageError for a malformed target, CompoclipError for a malformed suite.
     """
+    _require_no_file(root)
     targets: list[Target] = []
     for text in texts:
         path = root if text == ALL else Path(text)
@@ -243,6 +244,7 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     if names:
         return parse_targets(names, root, images)
     require(root.exists(), root, "not found; check the path")
+    _require_no_file(root)
     specs: list[str] = []
     for about in map(meta, benchmark_names()):
         sets, _, begun = _there(about, root)
@@ -252,6 +254,12 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
     require(specs, root, problem)
     return [Target(spec, root, images) for spec in specs]
+
+
+def _require_no_file(root: Path) -> None:
+    """Raise UsageError for a file in the place of the folder that holds benchmarks."""
+    problem = "is a file; say with --data in what folder the benchmarks lie"
+    require(not root.is_file(), root, problem, UsageError)
 
 
 def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:

@@ -231,7 +231,8 @@ def read_captions(path: Path) -> list[str]:
     captions = [text for file in files for text in _texts(file, left_out)]
     note_left_out(left_out)
     if not captions:
-        raise CompoclipError(f"{path}: no captions found (fields named *caption* or text lines)")
+        remedy = "name a table with a column called caption or text, or a .txt of one per line"
+        raise CompoclipError(f"{path}: holds no captions; {remedy}")
     return captions
 
 

@@ -12,7 +12,7 @@ from compoclip.cli.options import Outcome, Printing
 from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
-from compoclip.data.places import named_files
+from compoclip.data.places import names_data
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_jsonl
 from compoclip.printed import Table
@@ -86,9 +86,8 @@ def audit_main(options: AuditOptions) -> Outcome:
 
         held_out = {str(path): held_out_photos(path) for path in options.overlap}
     loaded: list[Benchmark] = []
-    files = named_files(str(options.data))  # none of a folder, which may hold benchmarks
-    there = any(file.is_file() for file in files)
-    training = (*options.train, *([str(options.data)] if there else []))
+    captioned = names_data(str(options.data))  # a folder may hold benchmarks
+    training = (*options.train, *([str(options.data)] if captioned else []))
     if options.names or not training:
         try:
             chosen = named_or_present(options.names, options.data, options.images)

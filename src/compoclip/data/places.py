@@ -33,6 +33,16 @@ def named_files(spec: str) -> Sequence[Path]:
     return () if is_remote(spec) or Path(spec).is_dir() else find_files(spec, ENDINGS)
 
 
+def names_data(spec: str) -> bool:
+    """Return whether a name is that of data files, and not of a folder, which may hold anything.
+
+    Raises UsageError as `mixture_of` does.
+    """
+    if is_remote(spec) or mixture_of(spec) is not None:
+        return True
+    return any(file.is_file() for file in named_files(spec))
+
+
 def mixture_of(spec: str) -> dict[str, float] | None:
     """Return the weights of several data sets; None for a single one.
 
