@@ -27,7 +27,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.registry import load_benchmark, meta, require_present
 from compoclip.benchmarks.shuffles import shuffled
 from compoclip.benchmarks.solvability import solvability
 from compoclip.benchmarks.targets import find_in, parse_targets
@@ -216,6 +216,14 @@ def test_counts_have_to_be_named_and_are_in_no_mean(tmp_path: Path) -> None:
     for case in left.content:  # no caption of the photo names the new number
         new = {*case.texts[1].lower().split()} - {*case.texts[0].lower().split()}
         assert not new & {"two", "three", "four", "five"}
+
+
+def test_absent_photos_ask_for_their_folder(tmp_path: Path) -> None:
+    path = write_photos(tmp_path)
+    path.write_text("image,caption\nnone.jpg,a dog\n")
+    benchmark = load(f"retrieval:{path}", tmp_path / "photos")
+    with pytest.raises(CompoclipError, match=r"0 of 2 .* name the folder .* with images=, or get"):
+        require_present(benchmark, allow_partial=False)
 
 
 @pytest.mark.parametrize(
@@ -519,7 +527,7 @@ MALFORMED: list[tuple[Rows, str]] = [
     ([{"id": None}, {"id": None}], r"line 2: the same as .*x.jsonl: line 1; fix the file"),
     ([{"skill": "luck"}], "line 1: unknown skill 'luck'; known: object"),
     ([{}, {"id": 2, "skill": "object"}], "line 2: skill 'object', but earlier rows"),
-    ([{"image": "../1.png"}], "lies outside .*; pass images= with the folder"),
+    ([{"image": "../1.png"}], "lies outside .*; write its path below .* with images="),
     ([{"image": "http://host/1.png"}], "'http://host/1.png' is a URL; download the images first"),
     ([{"image": "nan"}], "no 'image', only 'id', 'caption', 'negative_caption'; fix the row"),
     ([{"caption": "nan"}], "no 'caption', only 'id', 'image', 'negative_caption'; fix the row"),

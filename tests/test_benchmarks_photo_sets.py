@@ -307,7 +307,7 @@ def test_labels_beyond_the_names_of_the_data(tmp_path: Path, layout: str) -> Non
     ("columns", "message"),
     [
         ({"picture": [b"x"], "label": [0]}, "no image column found; name it with image_column="),
-        ({"image": [b"x"], "kind": [0]}, "no usable sample .left out: sample without a label: 1"),
+        ({"image": [b"x"], "kind": [0]}, "without a label: 1.; call the column of labels label"),
         ({"image": [b"x"], "label": [[]]}, "sample without a label: 1"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
         (b"PAR1", "not a whole Parquet file"),

@@ -204,11 +204,12 @@ def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content,
     reason = "the annotation files are not complete"
     if missing:
         reason = f"{counted(len(missing), 'image')} missing, the first is {missing[0]}"
+    rest = "get the rest"
+    if missing and not used and not official:
+        rest = "name the folder of the images with images=, or get the rest"
     part = ", or score the part with --allow-partial" if used else ""
-    raise CompoclipError(
-        f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
-        f"rest{part}{source}"
-    )
+    problem = f"only {used} of {total} items can be scored ({reason})"
+    raise CompoclipError(f"{benchmark.name}: {problem}; {rest}{part}{source}")
 
 
 def how_to_get(spec: str, root: Path) -> str:

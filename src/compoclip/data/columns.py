@@ -53,10 +53,10 @@ def relative_image(image: str, root: Path, origin: str, *, absolute: bool) -> st
         return inside
     if absolute and os.path.isabs(normal):
         return normal
-    raise CompoclipError(
-        f"{origin}: image {quoted(image)} lies outside {root}; pass --images with the folder that "
-        "holds the images"
-    )
+    remedy = "pass --images with the folder that holds the images"
+    if not os.path.isabs(normal):  # below no folder, whatever its name
+        remedy = "write its path below the folder of the images, and pass that with --images"
+    raise CompoclipError(f"{origin}: image {quoted(image)} lies outside {root}; {remedy}")
 
 
 # --- Which columns of a table hold the image and the captions. ---

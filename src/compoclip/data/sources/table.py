@@ -236,10 +236,12 @@ def finish(
         counts = sum(lost.values(), Counter(left_out))
         listed = ", ".join(f"{reason}: {n}" for reason, n in counts.items() if n)
         details = f" (left out: {listed})" if listed else ""
-        remedy = "; write captions in a table, or those of photo.jpg in photo.txt beside it"
-        raise CompoclipError(
-            f"{origin}: no usable sample{details}{remedy if NO_CAPTION in counts else ''}"
-        )
+        remedy = ""
+        if NO_CAPTION in counts:
+            remedy = "; write captions in a table, or those of photo.jpg in photo.txt beside it"
+        elif NO_LABEL in counts:
+            remedy = "; call the column of labels label or class, or sort photos into class folders"
+        raise CompoclipError(f"{origin}: no usable sample{details}{remedy}")
     table, unknown = renumbered(table, table["row"].to_numpy())
     left_out = left_out + Counter({NO_NEIGHBOUR: unknown})
     table = table.drop_columns(["row"]).combine_chunks()
