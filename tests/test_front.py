@@ -10,6 +10,7 @@ import pytest
 from front import COLUMNS, DEMO, PAGES, PARTS, RECORD, TITLES, rendered
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.numerals import percent
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -53,6 +54,24 @@ def test_the_recipe_to_begin_with_is_the_best_of_the_run() -> None:
 def test_a_part_that_is_not_known_is_refused() -> None:
     with pytest.raises(CompoclipError, match="nothing: no such part; one of headline table"):
         rendered("<!-- front: nothing -->\n<!-- end -->\n", RUN)
+
+
+@pytest.mark.parametrize(
+    ("picture", "tuned"),
+    [
+        ("before-after", "negclip"),
+        ("before-after-phone", "negclip"),
+        ("gallery-negclip", "negclip"),
+        ("gallery-compo", "compo"),
+    ],
+)
+def test_pictures_have_the_scores_of_the_recorded_run(picture: str, tuned: str) -> None:
+    """They are drawn by scripts/before_after.py of the results of the run."""
+    drawn = (ROOT / "docs" / f"{picture}.svg").read_text(encoding="utf-8")
+    (column,) = (column for column in RUN["columns"] if column["title"] == "exchanged colours")
+    base, other = (percent(column["scores"][name]["value"]) for name in ("base", tuned))
+    rate = re.sub(r"<[^>]*>", " ", drawn)
+    assert re.search(rf"bind_colour.* {base} .* {other} ", rate, re.DOTALL)
 
 
 def test_costs_stand_beside_gains() -> None:
