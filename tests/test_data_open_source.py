@@ -188,6 +188,12 @@ def test_what_is_elsewhere_is_not_supported(spec: str, tmp_path: Path) -> None:
         open_source(table, images=Path("https://example.org/coco"))
 
 
+def test_data_in_the_folder_of_a_split_are_named(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train" / "0.tar", TAR)
+    with pytest.raises(UsageError, match=r"its data are in .*train; name that folder"):
+        open_source(str(tmp_path))
+
+
 def test_names_of_data_are_told_from_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
     from compoclip.cluster import require_engine
     from compoclip.data.sources.open import request_of
+    from compoclip.data.usable import require_some_file
     from compoclip.search.photos import list_photos
 
     require_engine(options.engine)
@@ -264,6 +265,9 @@ def index_main(options: IndexOptions) -> Outcome:
         )
         options = replace(options, exclude=())
     photos = list_photos(request)  # a mistake in the data is said before torch is loaded
+    if photos.source and photos.root:
+        files = [Path(photos.root, name) for name in photos.names]
+        require_some_file(files, photos.source.describe())
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import calibrate, duplicates, index_photos

@@ -229,7 +229,6 @@ def train(
     if options.push_to_hub:
         require_pushable(options.push_to_hub)
     from compoclip.evaluation.run import watch_model
-    from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
     device = device_named(options.device)
@@ -237,7 +236,6 @@ def train(
     with process_group(device) as ranks:
         with ranks.agreed():
             source, benchmarks = inputs or open_inputs(options)
-            require_trainable(source)
             model = model or _start(options)
             teacher = _teacher(options, device) if options.teacher else None
         watch = watch_model(model, benchmarks, options, options.out, ranks) if benchmarks else None
@@ -252,9 +250,12 @@ def train(
 def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
     """Open the training data and the benchmarks of --on; torch is not loaded for it."""
     from compoclip.data.sources.open import request_of
+    from compoclip.data.usable import require_trainable
 
     benchmarks = options.measuring().benchmarks() if options.on else []
-    return request_of(options.data, options).open(), benchmarks
+    source = request_of(options.data, options).open()
+    require_trainable(source)
+    return source, benchmarks
 
 
 def _start(options: TrainOptions) -> LoadedModel:

@@ -214,6 +214,7 @@ def tune(options: TuneOptions) -> Tuned:
     if not options.model:
         raise UsageError(NO_MODEL)
     from compoclip.data.sources.open import OpenedPart, Request
+    from compoclip.data.usable import require_trainable
 
     # A mistake in the data is said before torch is loaded.
     shared = ("images", "image_column", "caption_column", "templates")
@@ -224,6 +225,7 @@ def tune(options: TuneOptions) -> Tuned:
     parts = Request(options.data, **reading).parts_of(source, ("train", "val", "test"))
     photos = {split: len(part) for split, part in parts.items()}
     _require_photos(source)
+    require_trainable(source)
 
     from compoclip.analysis import interpolation as mixes
     from compoclip.benchmarks.case import Retrieval

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Sample, Source
+from compoclip.data.sources import Source
+from compoclip.data.usable import few_samples
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
@@ -23,10 +21,8 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.teacher import ExternalTeacher
 from compoclip.training.watch import Watch
 
-_FEW = 64  # samples at most
 _LEAST_NEGATIVES = 0.02  # share of samples
 _LEAST_TRUE_PAIRS = 0.001  # share of pairs that is worth a line
-_NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
 
 
 def require_together(
@@ -93,27 +89,6 @@ def require_precision(settings: RunSettings) -> None:
         raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
 
 
-def require_trainable(source: Source) -> None:
-    """Raise CompoclipError for data that no recipe can be trained on, without reading an image:
-    none of the images looked for is there, or captions are numbers or names of files.
-    """
-    samples = _few(source)
-    data = source.describe()
-    files = [sample.image for sample in samples if isinstance(sample.image, Path)]
-    if files and not any(file.is_file() for file in files):
-        raise CompoclipError(
-            f"{data}: images do not exist, such as {files[0]} ({len(files)} were "
-            "tried); name their folder with --images, or their column with "
-            "--image-column"
-        )
-    captions = [sample.captions[0] for sample in samples]
-    if all(map(_NO_TEXT.fullmatch, captions)):
-        raise CompoclipError(
-            f"{data}: the captions are numbers or file names, such as {captions[0]!r:.40}; name "
-            "their column with --caption-column"
-        )
-
-
 def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
     """Raise CompoclipError when a recipe finds no negative caption for nearly any sample."""
     reads = {role for term in method.losses for role in term.reads}
@@ -122,7 +97,7 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         return
     every = copy(plan)
     every.plan = replace(plan.plan, hn_fraction=1.0)
-    samples = _few(source)
+    samples = few_samples(source)
     epoch = math.ceil(method.optim.epochs)
     sampled = [every.draw(sample, epoch)[0] for sample in samples]
     count = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in sampled)
@@ -195,9 +170,3 @@ def true_pair_share(source: Source) -> float:
     same_text = sharing(np.zeros_like(owner)) - with_itself
     both = sharing(photo[owner]) - with_itself
     return (same_photo + same_text - both) / (count * (count - 1))
-
-
-def _few(source: Source) -> list[Sample]:
-    """Some samples, evenly apart, that show what the data are."""
-    step = max(1, -(-len(source) // _FEW))
-    return [source.bare(index) for index in range(0, len(source), step)]

@@ -144,10 +144,10 @@ def open_source(spec: str, **options: Any) -> Source:
     else:
         data = Data(request)
         form = next((form for form in FORMS if form.recognise(data)), None)
+        if data.folder and (form is None or form.name == "folders of images"):
+            _require_no_data_within(data)
         if form is None:
             raise _unknown(spec)
-        if form.name == "folders of images":
-            _require_no_data_within(data)
         source = _open_form(form, data)
     return _oriented(source, request)
 
@@ -180,7 +180,7 @@ def _oriented(source: Source, request: Request) -> Source:
 
 
 def _require_no_data_within(data: Data) -> None:
-    """Raise UsageError for a folder of images whose folder of a split has tables or shards."""
+    """Raise UsageError for a folder whose folder of a split has tables or shards."""
     split = data.request.split
     folder = Path(data.request.spec, TRAIN if split in (None, ALL) else split)
     within = Data(replace(data.request, spec=str(folder)))
