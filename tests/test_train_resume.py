@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from build.runs import command, losses, newest_state, state_tensors, timeless_log
 from compoclip.cli.main import main
@@ -202,8 +203,15 @@ def test_the_state_goes_when_nothing_can_resume_it(
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_the_result(folder: Path) -> None:
+def test_workers_do_not_change_the_result_and_end_with_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(
+        _MultiProcessingDataLoaderIter, "__del__", lambda self: ended.append(self._shutdown)
+    )
     assert weights(train(folder, "two", "--workers=2")) == weights(folder / "whole")
+    assert ended == [True]  # before the garbage collector, which would wait for them
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -174,8 +174,9 @@ class _Run:
         self.finished = self.checkpoint.exists() or (self.adapter.exists() and not merges)
         self._prepare()
         if not self.finished:
-            loader = self._loader()
-            return self._finish(loader, *self._train(loader))
+            # Workers of a loader that the garbage collector finds are waited for, 5 seconds each.
+            with closing(self._loader()) as loader:
+                return self._finish(loader, *self._train(loader))
         # The run has written its result, which the model is given.
         written = self.checkpoint if self.checkpoint.exists() else self.adapter
         if written is self.checkpoint and self.ranks.first:
