@@ -16,6 +16,7 @@ from compoclip.models import load_model, save_model
 from compoclip.models.checkpoint import Format, create_model, format_of, formats, known_forms
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import model_files
+from compoclip.models.tokenizer import _of_merges
 from compoclip_world.dataset import BASE
 from models_thin import config
 
@@ -80,6 +81,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
 
 def test_a_checkpoint_passes_through_fifteen_files_to_its_encoder() -> None:
     formats()  # found once a program
+    _of_merges.cache_clear()  # of what other tests have loaded
     entered: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:

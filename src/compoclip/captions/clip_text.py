@@ -117,13 +117,13 @@ class BytePairs:
         bpe_ranks: Merge of two symbols -> its rank; the lowest is merged first.
     """
 
-    def __init__(self, merges: Path) -> None:
-        """Read a gzipped merges file, whose first line is no merge."""
+    def __init__(self, merges: bytes) -> None:
+        """Read the content of a gzipped merges file, whose first line is no merge."""
         others = [byte for byte in range(256) if byte not in _PRINTABLE]
         self.byte_encoder = {byte: chr(byte) for byte in _PRINTABLE}
         self.byte_encoder |= {byte: chr(256 + place) for place, byte in enumerate(others)}
         self.byte_decoder = {letter: byte for byte, letter in self.byte_encoder.items()}
-        text = gzip.decompress(merges.read_bytes()).decode("utf-8")
+        text = gzip.decompress(merges).decode("utf-8")
         lines = text.split("\n", _MERGES + 1)[1 : _MERGES + 1]  # CLIP's own file has more
         pairs = [tuple(line.split()) for line in lines]
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(pairs)}
@@ -174,4 +174,4 @@ def clip_byte_pairs() -> BytePairs:
     spec = importlib.util.find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("open_clip_torch is not installed")
-    return BytePairs(Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz"))
+    return BytePairs(Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz").read_bytes())

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
+from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,11 +227,11 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     if text_cfg.get("hf_tokenizer_name"):
         return Tokenizer(_hf_tokenizer(text_cfg, options, context, folder), context)
     if not options:
-        return _clips_own().with_context(context)
+        return _of_merges(None).with_context(context)
     if "bpe_path" in options:
         options["bpe_path"] = str(_merges_file(options["bpe_path"], folder))
         if len(options) == 1:
-            return Tokenizer(BytePairs(Path(options["bpe_path"])), context)
+            return _of_merges(Path(options["bpe_path"]).read_bytes()).with_context(context)
     for token in options.get("additional_special_tokens") or ():
         problem = f"{str(token)[:80]!r} is not of letters, digits, _, - and angle brackets "
         plain = isinstance(token, str) and _SPECIAL.fullmatch(token)
@@ -243,11 +244,12 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
         raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
 
 
-@lru_cache(maxsize=1)
-def _clips_own() -> Tokenizer:
-    """CLIP's byte-pair encoding as open_clip brings it: reading its merges and hashing its
-    vocabulary take longer than all else that a small model is loaded with."""
-    tokenizer = Tokenizer(clip_byte_pairs(), 77)
+@lru_cache(maxsize=4)
+def _of_merges(merges: bytes | None) -> Tokenizer:
+    """CLIP's byte-pair encoding with the merges of a gzipped file, or with those that open_clip
+    brings: reading merges and hashing the vocabulary take longer than all else that a small model
+    is loaded with."""
+    tokenizer = Tokenizer(clip_byte_pairs() if merges is None else BytePairs(merges), 77)
     _ = tokenizer.id  # copies of it have the identity, too
     return tokenizer
 
@@ -267,19 +269,26 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
     other = disguised(path)
     require(not other, path, other)
     try:
-        with gzip.open(path) as file:
-            content = file.read(MAX_MERGES_BYTES + 1)
-        if len(content) > MAX_MERGES_BYTES:
-            raise ValueError(f"unpacks to more than {MAX_MERGES_BYTES:,} bytes")
-        lines = content.decode("utf-8").split("\n")
+        with path.open("rb") as file:
+            malformed = _malformed_line(file.read(MAX_MERGES_BYTES))
     except (OSError, EOFError, ValueError, zlib.error) as error:
         problem = f"not a gzipped BPE merges file ({reason(error)}); restore the original file"
         raise CompoclipError(f"{path}: {problem}") from error
-    malformed = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
     read = malformed is not None and malformed - 1 <= 49152 - 256 - 2
     require(not read, path, f"line {malformed} is not a merge of two symbols")
     return path
+
+
+@lru_cache(maxsize=4)
+def _malformed_line(merges: bytes) -> int | None:
+    """The first line of a gzipped merges file that is not a merge of two symbols."""
+    with gzip.open(BytesIO(merges)) as file:
+        content = file.read(MAX_MERGES_BYTES + 1)
+    if len(content) > MAX_MERGES_BYTES:
+        raise ValueError(f"unpacks to more than {MAX_MERGES_BYTES:,} bytes")
+    lines = content.decode("utf-8").split("\n")
+    return next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
 
 
 def _hf_tokenizer(
