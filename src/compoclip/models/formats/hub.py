@@ -9,8 +9,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compoclip.errors import CompoclipError, require
 from compoclip.files import reason, write_atomically
@@ -25,6 +26,9 @@ from compoclip.models.config import (
     read_record,
 )
 from compoclip.models.names import require_pushable
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 class Pushed(NamedTuple):
@@ -177,9 +181,8 @@ def card_text(
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
     made_rows = _take_rows(left)
     record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
-    card = ModelCard.from_template(
-        data,
-        str(Path(__file__).with_name("model_card.md")),
+    content = _template().render(
+        card_data=data.to_yaml(),
         title=re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(title.split())),
         code=code,
         identity=identity,
@@ -189,7 +192,17 @@ def card_text(
         results=results,
         cell=lambda text: " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;"),
     )
-    return f"{card}\n"
+    return f"{ModelCard(content)}\n"
+
+
+@cache
+def _template() -> Template:
+    """The card's template, whose compilation takes longer than all else that a card takes."""
+    from jinja2 import Template
+
+    source = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    template: Template = Template(source)
+    return template
 
 
 def _take_rows(left: dict[str, Any]) -> dict[str, str]:
