@@ -209,9 +209,15 @@ def build_model(
 
 
 def outlined(config: Mapping[str, Any]) -> nn.Module:
-    """Return the network of a configuration without values, on the device "meta"."""
+    """Return the network of a configuration without values, on the device "meta", for reading."""
+    return _outlined(json.dumps(config))
+
+
+@lru_cache(maxsize=2)
+def _outlined(config: str) -> nn.Module:
+    """The outline of a configuration as JSON; models of one architecture share it."""
     with torch.device("meta"), _WithoutInit():
-        return _network(config)
+        return _network(json.loads(config))
 
 
 def _network(config: Mapping[str, Any]) -> nn.Module:
