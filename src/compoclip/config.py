@@ -175,6 +175,11 @@ def options_of(kind: type) -> dict[str, Option]:
 
     A field that is a dataclass stands for the fields of that.
     """
+    return {**_options_of(kind)}
+
+
+@cache
+def _options_of(kind: type) -> dict[str, Option]:
     hints = get_type_hints(kind, include_extras=True)
     help_of: dict[str, str] = {}
     group_of: dict[str, str] = {}
