@@ -106,7 +106,7 @@ class DualEncoder(nn.Module):
         parameter, with their children, and all batch norms if `freeze_bn`.
         """
         super().train(mode)
-        for module in self.model.modules():
+        for module in self.model.modules() if mode else ():
             batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
             learns = [parameter.requires_grad for parameter in module.parameters()]
             if (batch_norm and self.freeze_bn) or (learns and not any(learns)):
