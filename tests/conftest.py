@@ -60,6 +60,19 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+_MANY = 50_000
+_looked_through = [0]
+
+
+def pytest_runtest_logfinish() -> None:
+    """So does what was imported and cached since: every run of training collects all garbage."""
+    if gc.get_stats()[2]["collections"] > _looked_through[0]:
+        if len(gc.get_objects()) > _MANY:
+            gc.collect()
+            gc.freeze()
+        _looked_through[0] = gc.get_stats()[2]["collections"]
+
+
 def pytest_unconfigure() -> None:
     """At the end it may: libraries complain of what is left."""
     gc.unfreeze()
