@@ -167,8 +167,11 @@ def read_tables(
         columns.append((image, captions))
         in_table = table.embedded(image, captions, negative)
         problem = f"column {image!r} holds paths: say with --images to what folder"
-        others = table.kinds.keys() - {*captions}
-        encoded = sorted(name for name in others if holds_bytes(table.kinds[name]))
+        encoded = sorted(
+            column
+            for column, kind in table.kinds.items()
+            if column not in captions and holds_bytes(kind)
+        )
         problem += f", or name what has images with --image-column {encoded[0]}" if encoded else ""
         require(image in in_table or request.images or beside, table.name, problem, UsageError)
         same = in_table == embedded or table is first
