@@ -37,6 +37,7 @@ _IGNORED = (
 # (data-parallel training, torch.compile, a trainer's module) put before the names.
 _ENTRIES = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+_MAPPED_BYTES = 1 << 26  # after which a file is mapped anew
 
 
 @dataclass(frozen=True)
@@ -213,14 +214,20 @@ def _refuse_archive(path: Path) -> None:
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Read a .safetensors file tensor by tensor.
 
-    The file is mapped anew for each, so that what is read does not stay in memory beside its copy.
+    The file is mapped anew now and then, so that what is read does not stay in memory beside its
+    copy.
     """
     with safe_open(path, "pt") as file:
         names = list(file.keys())
-    tensors = {}
-    for name in names:
+    tensors: dict[str, Tensor] = {}
+    while len(tensors) < len(names):
+        mapped = 0
         with safe_open(path, "pt") as file:
-            tensors[name] = file.get_tensor(name).clone()
+            for name in names[len(tensors) :]:
+                tensors[name] = file.get_tensor(name).clone()
+                mapped += tensors[name].nbytes
+                if mapped > _MAPPED_BYTES:
+                    break
     return tensors
 
 
