@@ -261,7 +261,7 @@ def test_what_is_no_index_is_refused(
     with pytest.raises(CompoclipError, match=words):
         read_index(out)
     if out.exists():  # nor is it overwritten: it may be a file of the user's
-        with pytest.raises(CompoclipError, match=words):
+        with pytest.raises(CompoclipError, match=f"{words}|is there and no index of photos"):
             indexed(photos, encoder, out)
 
 

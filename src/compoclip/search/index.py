@@ -192,8 +192,12 @@ def require_index(path: Path) -> None:
     make = "make it with compoclip index PHOTOS --model MODEL --out INDEX"
     require(not path.is_dir(), path, f"is a folder; to search photos in it, {make}", UsageError)
     require(path.is_file(), path, f"no such index; {make}")
+    require(_begins_as_index(path), path, f"is no index of photos; {make}")
+
+
+def _begins_as_index(path: Path) -> bool:
     with files.reading(path), path.open("rb") as file:
-        require(_MAGIC in file.read(_HEAD), path, f"is no index of photos; {make}")
+        return _MAGIC in file.read(_HEAD)
 
 
 def is_table(path: Path) -> bool:
@@ -373,8 +377,8 @@ def index_photos(
 
 
 def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
-    """Raise CompoclipError where an index cannot be written: a foreign folder, another storage,
-    vectors that the storage does not hold, a package that is not installed."""
+    """Raise CompoclipError where an index cannot be written: a foreign file or folder, another
+    storage, vectors that the storage does not hold, a package that is not installed."""
     other = "{} of an index; leave --to out, or choose another --out"
     require(not (to == "file" and is_table(out)), out, other.format("is the folder"), UsageError)
     require(not (to == "lancedb" and out.is_file()), out, other.format("is the file"), UsageError)
@@ -387,6 +391,8 @@ def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
         files.require_new_folder(out)
         require_package("lancedb", "lancedb", "--to lancedb")
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
+    problem = "is there and no index of photos; choose another --out"
+    require(not out.is_file() or _begins_as_index(out), out, problem)
 
 
 @dataclass
