@@ -257,7 +257,7 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
 
 
 def _require_no_file(root: Path) -> None:
-    """Raise UsageError for a file in the place of the folder that holds benchmarks."""
+    """Raise UsageError for a file instead of the folder that holds benchmarks."""
     problem = "is a file; say with --data in what folder the benchmarks lie"
     require(not root.is_file(), root, problem, UsageError)
 

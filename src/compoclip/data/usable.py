@@ -1,4 +1,4 @@
-"""Whether data can be used at all: asked of a few samples, without reading an image or torch."""
+"""Checks of data by a few samples, without reading an image or loading torch."""
 
 from __future__ import annotations
 
