@@ -184,6 +184,25 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
         load_model(folder)
 
 
+def test_a_record_that_peft_would_not_follow_is_refused(base: LoadedModel, tmp_path: Path) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    good = (folder / CONFIG).read_text()
+    changes: list[tuple[dict[str, object], str]] = [
+        ({"lora_alpha": 99}, r"lora_alpha is 99 \(int\), and [\d.]+ in adapter.json"),
+        ({"r": 3}, r"r is 3 \(int\), and 4 in adapter.json"),
+        ({"use_dora": True}, "'use_dora' .*unknown entry"),
+        ({"bias": "all"}, "bias is 'all'"),
+    ]
+    for change, message in changes:
+        edit_json(folder / CONFIG, put(**change))
+        with pytest.raises(CompoclipError, match=rf"adapter_config.json: {message}.*restore"):
+            load_model(folder)
+        (folder / CONFIG).write_text(good)
+    edit_json(folder / RECORD, put("lora", alpha=99.0))
+    with pytest.raises(CompoclipError, match=r"lora_alpha is .*, and 99.0 in adapter.json"):
+        load_model(folder)
+
+
 def test_weights_that_torch_saved_are_fetched_from_the_hub(
     base: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

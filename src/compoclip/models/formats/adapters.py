@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from compoclip.bounds import MAX_PATTERN_SECONDS
-from compoclip.errors import CompoclipError, UsageError, quoted, require
+from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
     Adapted,
@@ -128,6 +128,7 @@ class AdapterFolder(Format):
         models = f"{path}: its base {stated} and {start.name} differ (its base first)"
         identity.require(start.identity, models, "load it on its own base")
         adapters = _recorded_state(path, start.encoder.model, lora)
+        _require_agreement(path, lora)
         return Adapted(override_activation(start, activation), lora, adapters, provenance)
 
     def _base(self, path: Path, base: str | None, activation: str | None) -> LoadedModel:
@@ -199,6 +200,17 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
         lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
         identity = ModelIdentity.from_json(base["identity"], path)
         return str(base["model"]), identity, lora, section(data, "provenance", path)
+
+
+def _require_agreement(folder: Path, lora: Lora) -> None:
+    """Refuse a folder with a record of which PEFT would read something else."""
+    file, remedy = folder / CONFIG, "restore the original files"
+    data = read_object(file)
+    check_entries(data, CONFIG, file, remedy)
+    for entry, recorded in (("r", lora.rank), ("lora_alpha", lora.alpha)):
+        stated = data.get(entry)
+        problem = f"{entry} is {typed_repr(stated)}, and {recorded} in {RECORD}; {remedy}"
+        require(stated == recorded, file, problem)
 
 
 def _stated_base(folder: Path) -> str:
