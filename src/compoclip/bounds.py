@@ -6,6 +6,10 @@ of rounds. Each bound lies far above what honest files hold, and its comment say
 
 from __future__ import annotations
 
+# --- Options. ---
+
+MAX_WORKERS = 1024  # processes, or requests to a server, at once; large machines have 256 cores
+
 # --- Text files and tables. ---
 
 MAX_CONFIG_CHARACTERS = 1 << 16  # of a YAML configuration; a run's own has 2,000

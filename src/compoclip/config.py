@@ -38,7 +38,13 @@ from typing import (
 
 import yaml
 
-from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_CONFIG_DEPTH, MAX_SEED
+from compoclip.bounds import (
+    MAX_CONFIG_CHARACTERS,
+    MAX_CONFIG_DEPTH,
+    MAX_RESAMPLES,
+    MAX_SEED,
+    MAX_WORKERS,
+)
 from compoclip.errors import UsageError, closest
 from compoclip.files import read_text, reason
 from compoclip.typed import Within, at_home, convert, is_a, marks_of, require_kind, says_none
@@ -115,6 +121,12 @@ Trainer = Literal["sentence-transformers", "ms-swift", "negclip", "open-clip"]
 """Other trainers, in whose layouts negatives are written."""
 Seed = Annotated[int, Within(0, MAX_SEED)]
 """The type of every option named seed, which goes to all generators."""
+AtOnce = Annotated[int, Within(1, MAX_WORKERS)]
+"""A number of processes, or of requests to a server, at the same time."""
+Workers = Annotated[int, Within(0, MAX_WORKERS)] | Literal["auto"]
+"""Processes that read data beside the one that trains; auto as many as the machine has use for."""
+Resamples = Annotated[int, Within(1, MAX_RESAMPLES)]
+"""Resamples of a bootstrap, which results record."""
 
 
 @dataclass(frozen=True)

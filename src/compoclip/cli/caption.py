@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from compoclip import console
 from compoclip.cli.caption_input import caption_items, note_left_out
 from compoclip.cli.options import OnDevice, Outcome
-from compoclip.config import DataName, InputFolder, Names, OutputFile, Shown, require_with
+from compoclip.config import AtOnce, DataName, InputFolder, Names, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -98,7 +98,7 @@ class CaptionOptions(OnDevice):
     max_tokens: Count | None = None
     seed: int = 0
     tries: Count = 2
-    concurrency: Count = 8
+    concurrency: AtOnce = 8
     timeout: Annotated[float, Within(0.1)] = 120.0
     retries: Natural = 6
     batch_size: Count = 16

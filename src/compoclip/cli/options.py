@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 
 from compoclip.checks import check_options
 from compoclip.config import (
+    AtOnce,
     BlockResults,
     DeviceName,
     Engine,
@@ -31,12 +32,12 @@ from compoclip.config import (
 from compoclip.console import help_width, refilled
 from compoclip.errors import UsageError, closest
 from compoclip.printed import Text
-from compoclip.typed import Count, kind_named, marks_of
+from compoclip.typed import kind_named, marks_of
 
 T = TypeVar("T")
 Outcome = tuple[Any, Text] | tuple[Any, Text, int]
 """The outcome of a verb: a JSON value, what it prints, and the exit code if it is not 0."""
-WorkerCount = Count | Literal["auto"]
+WorkerCount = AtOnce | Literal["auto"]
 Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True)]
 ResultPaths = Annotated[tuple[BlockResults, ...], Shown("RESULTS ...", positional=True)]
 

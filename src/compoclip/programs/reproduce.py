@@ -18,12 +18,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.config import (
+    AtOnce,
     BenchmarkName,
     DataName,
     DeviceName,
     InputFolder,
     ModelName,
     OutputFolder,
+    Seed,
     Shown,
 )
 from compoclip.console import duration, note, require_terminal
@@ -41,7 +43,7 @@ from compoclip.files import (
 from compoclip.methods.registry import recipe_card
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate, train
-from compoclip.typed import Count, Natural, read_fields
+from compoclip.typed import Count, read_fields
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.sources import RemoteFile
@@ -116,12 +118,12 @@ class ReproduceOptions:
     table: str = ""
     figure: str = ""
     scale: str = "full"
-    seeds: tuple[Natural, ...] = ()
+    seeds: tuple[Seed, ...] = ()
     arms: tuple[str, ...] = ()
     model: ModelName = ""
     max_steps: Count | None = None
     allow_partial: bool = False
-    jobs: Count | None = None
+    jobs: AtOnce | None = None
     out: OutputFolder = Path("reproduced")
     data: Path = Path("data")
     captions: DataName | None = None

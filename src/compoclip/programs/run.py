@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.config import (
+    AtOnce,
     BenchmarkName,
     DataName,
     DeviceName,
@@ -23,9 +24,11 @@ from compoclip.config import (
     ModelName,
     OutputFolder,
     PartName,
+    Resamples,
     ScoreName,
     ScoringModel,
     Shown,
+    Workers,
 )
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
@@ -166,7 +169,7 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
         json: Print the summary as JSON.
     """
 
-    workers: Natural | Literal["auto"] = "auto"
+    workers: Workers = "auto"
     device: DeviceName = "auto"
     lora: bool = False
     lora_rank: int | None = None
@@ -336,12 +339,12 @@ class Measuring:
     data: Path = Path("data")
     images: InputFolder | None = None
     batch_size: Count | None = None
-    workers: Count | None = None
+    workers: AtOnce | None = None
     device: DeviceName = "auto"
     allow_partial: bool = False
     max_bad: Natural = 0
     fresh: bool = False
-    resamples: Count = 2000
+    resamples: Resamples = 2000
     seed: int = 0
 
     def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:

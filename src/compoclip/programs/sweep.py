@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.checks import check_values
-from compoclip.config import Option, Shown, is_part, of_setting, parsed_config, read_value, require
+from compoclip.config import (
+    AtOnce,
+    Option,
+    Seed,
+    Shown,
+    is_part,
+    of_setting,
+    parsed_config,
+    read_value,
+    require,
+)
 from compoclip.console import counted, note
 from compoclip.differences import require_same
 from compoclip.errors import (
@@ -34,7 +44,7 @@ from compoclip.plugins import fence
 from compoclip.programs.request import TrainRequest, known_options
 from compoclip.programs.run import evaluate, train
 from compoclip.training.settings import RunSettings
-from compoclip.typed import Count, Natural
+from compoclip.typed import Natural
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.case import Benchmark
@@ -64,9 +74,9 @@ class SweepOptions:
     random: Annotated[tuple[str, ...], Shown("NAME=VALUES ...")] = ()
     draws: Natural = 0
     sampler: Literal["random", "tpe"] = "random"
-    draw_seed: Natural = 0
+    draw_seed: Seed = 0
     sort_by: str | None = None
-    jobs: Count = 1
+    jobs: AtOnce = 1
 
 
 def spaces_of(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown
+from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown, Workers
 from compoclip.errors import UsageError
 from compoclip.typed import Natural
 
@@ -148,7 +148,7 @@ class RunSettings:
 
     out: Annotated[OutputFolder, Shown(once=True)]
     seed: int = 0
-    workers: Natural | Literal["auto"] = 0
+    workers: Workers = 0
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     micro_batch: Natural = 0
