@@ -34,7 +34,7 @@ from compoclip.benchmarks.case import Case, Form, ImageRef, Meta
 from compoclip.benchmarks.hooks_photos import PAIRS, asked_of_pair, positions_rules
 from compoclip.benchmarks.photo_set import coco_instances
 from compoclip.benchmarks.reader import CaseReader, Loading
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import rng_for
 from compoclip.rewrites.edit import article_for
 
@@ -108,8 +108,8 @@ def boxed_photo(
 ) -> BoxedPhoto:
     """Return a photo whose row has its name (`key`), width and height."""
     width, height = (files.number(row, side, where) for side in ("width", "height"))
-    problem = f"a photo of {width:g} x {height:g} pixels; {MEND}"
-    require(min(width, height) > 0, where, problem)
+    if not min(width, height) > 0:
+        raise CompoclipError(f"{where}: a photo of {width:g} x {height:g} pixels; {MEND}")
     return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
 
 

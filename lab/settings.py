@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin
 
 from compoclip.config import options_of
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.methods.registry import method_names
 from compoclip.typed import convert, is_a, kind_named
@@ -240,8 +240,11 @@ def _check(settings: LabSettings, run: Sequence[str], where: Path) -> None:
     _one_of(settings.control, names, where, "control")
     for arm in settings.arms:
         there = arm.name not in run or settings.control_of(arm)
-        lacking = f"no arm trains {settings.control} on '{arm.table}'; add it"
-        require(there, where, f"arm '{arm.name}': {lacking}")
+        if not there:
+            raise CompoclipError(
+                f"{where}: arm '{arm.name}': no arm trains {settings.control} on '{arm.table}'; "
+                "add it"
+            )
     for name in ("lrs", "lora_lrs"):
         grid = getattr(settings, name)
         require(grid and min(grid) > 0, where, f"'{name}' must be numbers above 0")

@@ -47,8 +47,9 @@ def read_scene_graphs(path: Path) -> Iterator[Words]:
     try:
         yield from map(_image_words, whole if isinstance(whole, list) else whole.values())
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        what = f"{type(error).__name__} {error}"
-        raise CompoclipError(f"{path}: not a file of scene graphs ({what}); {_FORMATS}") from error
+        raise CompoclipError(
+            f"{path}: not a file of scene graphs ({type(error).__name__} {error}); {_FORMATS}"
+        ) from error
 
 
 def _table_words(path: Path) -> Iterator[Words]:

@@ -91,8 +91,11 @@ def recorded(folder: Path) -> dict[str, Any]:
     models = by_model(load_results(folder / "results"))
     bounds = load_results(folder / "bounds")
     lacking = [name for name in TITLES if name not in models]
-    remedy = f"run compoclip demo --methods {' '.join([*TITLES][1:])}"
-    require(not lacking, folder, f"no results of {', '.join(lacking)}; {remedy}")
+    if lacking:
+        raise CompoclipError(
+            f"{folder}: no results of {', '.join(lacking)}; run compoclip demo --methods "
+            f"{' '.join([*TITLES][1:])}"
+        )
     models = {name: models[name] for name in TITLES}
     base, *tuned = (models[name] for name in DEMO)
     blind = by_benchmark(by_model(bounds)[TEXT_ONLY])

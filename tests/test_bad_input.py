@@ -226,7 +226,7 @@ def test_data_that_cannot_be_trained_on(
         ("--set=lr=nan", "must be a number"),
         ("--epochs=0", "more than 0"),
         ("--set=beta2=1", "less than 1"),
-        ("--workers=-1", "not be negative"),
+        ("--workers=-1", "lie between 0 and 1024"),
         ("--set=stop_after=-1", "not be negative"),
     ],
 )

@@ -147,8 +147,7 @@ def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         with reading(path), zipfile.ZipFile(path) as archive:
             yield archive
     except DAMAGED_ZIP as error:
-        problem = f"cannot be unpacked ({reason(error)}); {_AGAIN}"
-        raise CompoclipError(f"{path}: {problem}") from error
+        raise CompoclipError(f"{path}: cannot be unpacked ({reason(error)}); {_AGAIN}") from error
 
 
 def read_members(
@@ -170,13 +169,15 @@ def read_members(
                 require(not twice, archive, f"holds two files {place.name}; {_AGAIN}")
                 members[place.name] = info
         for key, name in names.items():
-            problem = f"holds no {name}; {_AGAIN}, or select other parts"
-            require(name in members, archive, problem)
+            if name not in members:
+                raise CompoclipError(f"{archive}: holds no {name}; {_AGAIN}, or select other parts")
             left = max_bytes - sum(len(data) for _, data in contents.values())
             with opened.open(members[name]) as stream:  # whose stated size may be a lie
                 data = stream.read(left + 1)
-            problem = f"{name}: more than {max_bytes >> 20} MiB; {_AGAIN}"
-            require(len(data) <= left, archive, problem)
+            if len(data) > left:
+                raise CompoclipError(
+                    f"{archive}: {name}: more than {max_bytes >> 20} MiB; {_AGAIN}"
+                )
             contents[key] = f"{archive}: {name}", data
     return contents
 

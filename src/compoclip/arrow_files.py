@@ -48,8 +48,11 @@ def opened_parquet(
             values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
             limit = most_values or most_rows
             small = footer.num_rows <= most_rows and max(values, default=0) <= limit
-            problem = f"more than the {most_rows:,} rows or {limit:,} values that such a table may "
-            require(small, path, f"{problem}have; split it")
+            if not small:
+                raise CompoclipError(
+                    f"{path}: more than the {most_rows:,} rows or {limit:,} values that such a "
+                    "table may have; split it"
+                )
             texts = (footer.schema.column(leaf) for leaf in leaves)
             packed = [column.path for column in texts if column.logical_type.type == "STRING"]
             options = {"read_dictionary": packed, "pre_buffer": False, "buffer_size": 1 << 20}
@@ -62,8 +65,9 @@ def opened_parquet(
                 require_honest_size(path, size, MAX_UNPACKED_RATIO * footer.num_rows)
             yield parquet
     except UnicodeDecodeError as error:
-        problem = f"holds text that is not UTF-8 ({error.reason}); convert the file"
-        raise CompoclipError(f"{path}: {problem}") from None
+        raise CompoclipError(
+            f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
+        ) from None
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         raise not_whole(path, "Parquet", error, damaged) from error
 

@@ -108,8 +108,8 @@ def _bundle(path: Path, options: Any, option: Option) -> None:
 
 def _output_folder(folder: Path, _: Any, option: Option) -> None:
     flag = "" if option.usage.positional else f" with {option.flag}"
-    problem = f"is a file; name a folder{flag}"
-    require(not folder.is_file(), folder, problem, UsageError)
+    if folder.is_file():
+        raise UsageError(f"{folder}: is a file; name a folder{flag}")
     require_writable(folder)
 
 

@@ -373,8 +373,9 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
             holder = "another process"
             with suppress(OSError):
                 holder = place.read_text(errors="replace").strip()[:200] or holder
-            problem = "is writing it; wait until that has ended, or choose another place"
-            raise CompoclipError(f"{out}: {holder} {problem}") from None
+            raise CompoclipError(
+                f"{out}: {holder} is writing it; wait until that has ended, or choose another place"
+            ) from None
         except OSError as error:
             if isinstance(error, FileNotFoundError) and left:
                 continue  # another process took its empty folders away meanwhile
@@ -485,8 +486,10 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
             return target
         except (OSError, SafetensorError) as error:
             reasons.append(f"{target.parent}: {reason(error)}")
-    remedy = "free space, or set XDG_CACHE_HOME to a folder that can be written"
-    raise CompoclipError(f"{path}: nowhere to cache its index ({'; '.join(reasons)}); {remedy}")
+    raise CompoclipError(
+        f"{path}: nowhere to cache its index ({'; '.join(reasons)}); free space, or set "
+        "XDG_CACHE_HOME to a folder that can be written"
+    )
 
 
 # --- Arrays of a cache, with a checksum and their inputs. ---

@@ -33,13 +33,15 @@ def expand_braces(pattern: str) -> list[str]:
         if numbers := _RANGE.fullmatch(group):
             first, last = map(int, numbers.groups())
             width = max(map(len, numbers.groups())) if group.startswith("0") else 0
-            problem = f"the range {{{group}}} is empty or too long"
-            require(first <= last < first + MAX_PATTERN_NAMES, pattern, problem, UsageError)
+            if not first <= last < first + MAX_PATTERN_NAMES:
+                raise UsageError(f"{pattern}: the range {{{group}}} is empty or too long")
             choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-        problem = f"{{{group}}} is neither a range like 000..099 nor a list"
-        require(numbers or "," in group, pattern, problem, UsageError)
-        problem = f"stands for more than {MAX_PATTERN_NAMES:,} names; write a shorter one"
-        require(len(names) * len(choices) <= MAX_PATTERN_NAMES, pattern, problem, UsageError)
+        if not numbers and "," not in group:
+            raise UsageError(f"{pattern}: {{{group}}} is neither a range like 000..099 nor a list")
+        if not len(names) * len(choices) <= MAX_PATTERN_NAMES:
+            raise UsageError(
+                f"{pattern}: stands for more than {MAX_PATTERN_NAMES:,} names; write a shorter one"
+            )
         names = [name + choice + rest for name in names for choice in choices]
     return names
 
@@ -48,8 +50,10 @@ def require_local(spec: str | Path) -> None:
     """Raise UsageError for anything but a local path: a URL, or a command to read from."""
     text = str(spec)  # a Path holds one slash where the URL has two
     spelled = text if "://" in text else text.replace(":/", "://", 1)
-    problem = "not supported: data is read from files on this machine; download it first"
-    require(not _REMOTE.match(text), spelled, problem, UsageError)
+    if _REMOTE.match(text):
+        raise UsageError(
+            f"{spelled}: not supported: data is read from files on this machine; download it first"
+        )
 
 
 def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
@@ -70,9 +74,11 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
             matches = (file for file in sorted(glob(name)) if ending_of(file, endings))
             files += map(Path, matches if has_magic(name) else [name])
     kinds = sorted({ending_of(file.name, endings) or file.suffix for file in files})
-    problem = f"holds files of several kinds ({', '.join(kinds)}); name those you mean, as in "
-    problem += f"'part-{{000..099}}{''.join(kinds[-1:])}'"
-    require(len(kinds) < 2, spec, problem, UsageError)
+    if len(kinds) >= 2:
+        raise UsageError(
+            f"{spec}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
+            f"in 'part-{{000..099}}{''.join(kinds[-1:])}'"
+        )
     return files
 
 

@@ -173,8 +173,9 @@ def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
             text = str(error)
         except BaseException:  # foreign code, too
             text = ""
-        cause = f"{type(error).__name__}{': ' if text else ''}{text}"
-        raise CompoclipError(f"{place}: {cause}; {remedy}") from error
+        raise CompoclipError(
+            f"{place}: {type(error).__name__}{': ' if text else ''}{text}; {remedy}"
+        ) from error
 
 
 def _foreign_place(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from compoclip.bounds import (
     MAX_UNPACKED_RATIO,
 )
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, require, typed_repr
+from compoclip.errors import CompoclipError, typed_repr
 from compoclip.files import parse_json, reason, unreadable
 from compoclip.patterns import has_ending
 
@@ -40,9 +40,11 @@ FETCH_AGAIN = "fetch the file again"
 
 def require_honest_size(path: Path, packed: int, unpacked: int) -> None:
     """Raise CompoclipError when a file unpacks to more than any real one would."""
-    problem = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size; it is no honest data "
-    problem += "file: fetch the file again, or unpack and look at it"
-    require(unpacked <= MAX_UNPACKED_FREE + MAX_UNPACKED_RATIO * packed, path, problem)
+    if unpacked > MAX_UNPACKED_FREE + MAX_UNPACKED_RATIO * packed:
+        raise CompoclipError(
+            f"{path}: unpacks to more than {MAX_UNPACKED_RATIO} times its size; it is no honest "
+            "data file: fetch the file again, or unpack and look at it"
+        )
 
 
 def not_whole(
@@ -148,10 +150,10 @@ def read_delimited(
         filled = (pair for pair in rows if pair[1])
         for number, (line, row) in enumerate(filled, 1):
             if len(row) != len(names):
-                problem = (
-                    f"line {line} has {counted(len(row), 'cell')}, the header has {len(names)}"
+                raise CompoclipError(
+                    f"{path}: line {line} has {counted(len(row), 'cell')}, the header has "
+                    f"{len(names)}; check quoting and delimiter"
                 )
-                raise CompoclipError(f"{path}: {problem}; check quoting and delimiter")
             yield number, dict(zip(names, row))
 
 

@@ -239,8 +239,9 @@ def read_fields(
             f"{origin} needs {expected or 'an object'}; it has: {typed_repr(row)}; {remedy}"
         )
     if not row.keys() >= {*needed}:
-        problem = f"needs {', '.join(needed)}; it has: {names_listed(row)}"
-        raise CompoclipError(f"{origin} {problem}; {remedy}")
+        raise CompoclipError(
+            f"{origin} needs {', '.join(needed)}; it has: {names_listed(row)}; {remedy}"
+        )
     for key, kind in kinds.items():
         require_kind(f"{origin}: {key!r}", row.get(key), kind, remedy)
     return {**dict.fromkeys(kinds), **row}

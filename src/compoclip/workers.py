@@ -177,9 +177,9 @@ class Workers:
             pool.shutdown(cancel_futures=True)
         if deaths <= self._retries:
             return
-        times = f"{counted(deaths, 'time')} in a row"
         raise WorkersDiedError(
-            f"workers died {times} (out of memory, or by the error above); use fewer --workers"
+            f"workers died {counted(deaths, 'time')} in a row (out of memory, or by the error "
+            "above); use fewer --workers"
         )
 
 

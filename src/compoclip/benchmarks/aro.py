@@ -102,8 +102,10 @@ def one_side(
     if split == "val":
         data.name += "_val"
         data.parts = tuple(part for part in data.parts if part not in _ORDER.parts)
-        problem = "split=val has Visual Genome's sub-tasks alone: vg_relation, vg_attribution"
-        require(data.parts, "aro", problem, UsageError)
+        if not data.parts:
+            raise UsageError(
+                "aro: split=val has Visual Genome's sub-tasks alone: vg_relation, vg_attribution"
+            )
         data.expected = {part: data.expected[part] for part in data.parts}
         data.skills = {part: data.skills[part] for part in data.parts}
     numbered: dict[str, list[tuple[int, Row]]] = {}

@@ -89,8 +89,10 @@ def download(
         if problem := _mismatch(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
             version.unlink(missing_ok=True)
-            message = f"{problem} is not that of the official file; it was deleted, try again or "
-            raise CompoclipError(f"{url}: {message}fetch it by hand")
+            raise CompoclipError(
+                f"{url}: {problem} is not that of the official file; it was deleted, try again or "
+                "fetch it by hand"
+            )
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
@@ -128,8 +130,11 @@ def _attempt(url: str, part: Path, version: Path | None, progress: Progress | No
                     "the file changed during the download, so the received part was deleted"
                 )
             stated = answer.headers.get("Content-Length")
-            problem = f"the server states a length of {stated!r:.40}; try again later, or {_MIRROR}"
-            require(stated is None or answer.length is not None, url, problem)
+            if stated is not None and answer.length is None:
+                raise CompoclipError(
+                    f"{url}: the server states a length of {stated!r:.40}; try again later, or "
+                    f"{_MIRROR}"
+                )
             total = None if stated is None else start + answer.length
             got = start
             with part.open("r+b" if start else "wb") as out:

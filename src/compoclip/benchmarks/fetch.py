@@ -105,8 +105,10 @@ def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePos
         if place is None:
             continue
         total += member.size
-        problem = f"{packed:,} bytes unpack to {total:,}; {OTHER_ARCHIVE}"
-        require(total <= MAX_ARCHIVE_GROWTH * packed, archive, problem)
+        if total > MAX_ARCHIVE_GROWTH * packed:
+            raise CompoclipError(
+                f"{archive}: {packed:,} bytes unpack to {total:,}; {OTHER_ARCHIVE}"
+            )
         places.add(place)
         yield place, member
 
@@ -120,8 +122,11 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
     total = sum(member.size for member in members.values())
     there = sum(member.size for target, member in targets.items() if target.is_file())
     free = shutil.disk_usage(folder).free
-    problem = f"{total:,} bytes to unpack, {free:,} are free; free space or choose another place"
-    require(total <= free + there, folder, problem)
+    if total > free + there:
+        raise CompoclipError(
+            f"{folder}: {total:,} bytes to unpack, {free:,} are free; free space or choose another "
+            "place"
+        )
     base = folder.resolve()
     for target, member in track(targets.items(), f"unpacking {archive.name}", unit="files"):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -158,15 +163,19 @@ def find_missing(
     needed when it is empty or absent. Benchmarks behind terms or a form are refused.
     """
     edition = read_edition(root)
-    problem = f"holds the edition {edition!r}; fetch official files into another --data"
-    require(edition is None, root, problem)
+    if edition is not None:
+        raise CompoclipError(
+            f"{root}: holds the edition {edition!r}; fetch official files into another --data"
+        )
     jobs: dict[RemoteFile, str] = {}
     by_hand: dict[str, None] = {}
     for spec in specs:
         name, _, part = spec.partition(":")
         about = meta(name)
-        problem = f"cannot be fetched for you ({about.access}); source: {about.source}"
-        require(about.status not in ("gated", "gone"), name, problem)
+        if about.status in ("gated", "gone"):
+            raise CompoclipError(
+                f"{name}: cannot be fetched for you ({about.access}); source: {about.source}"
+            )
         require_loadable(spec, {})  # which knows the sub-tasks
         valid = not about.family or part in about.parts
         require(valid, name, f"no set {part!r}; {closest(part, about.parts)}", UsageError)

@@ -31,14 +31,17 @@ ABSENT = "put the official file there, or name its place with an option"
 
 def require_positive(location: str, option: str, value: int | None) -> None:
     """Raise UsageError for an option below 1; None stands for no limit."""
-    problem = f"{option} must be at least 1, or none, not {value}"
-    require(value is None or value >= 1, location, problem, UsageError)
+    if value is not None and value < 1:
+        raise UsageError(f"{location}: {option} must be at least 1, or none, not {value}")
 
 
 def require_small(location: object, size: int) -> None:
     """Raise CompoclipError for more than MAX_ANNOTATION_BYTES."""
-    problem = f"more than {MAX_ANNOTATION_BYTES >> 20} MiB, which no file of annotations has"
-    require(size <= MAX_ANNOTATION_BYTES, location, f"{problem}; name the right file")
+    if size > MAX_ANNOTATION_BYTES:
+        raise CompoclipError(
+            f"{location}: more than {MAX_ANNOTATION_BYTES >> 20} MiB, which no file of annotations "
+            "has; name the right file"
+        )
 
 
 def require_size(path: Path, remedy: str = "check the path") -> None:
@@ -93,8 +96,8 @@ def record(value: Any, location: str) -> dict[str, Any]:
 def items(value: Any, location: str, names: Sequence[str] = ()) -> list[Any]:
     """Return `value` when it is a JSON list, of as many values as `names`; else CompoclipError."""
     checked: list[Any] = require_kind(location, value, list, OFFICIAL)
-    problem = f"expected [{', '.join(names)}], found {len(checked)}"
-    require(not names or len(checked) == len(names), location, problem)
+    if names and len(checked) != len(names):
+        raise CompoclipError(f"{location}: expected [{', '.join(names)}], found {len(checked)}")
     return checked
 
 

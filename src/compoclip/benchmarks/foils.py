@@ -59,7 +59,7 @@ from compoclip.data.columns import (
 )
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import TABLES
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.patterns import files_in, has_ending
 from compoclip.tables import delimited_header
 
@@ -99,9 +99,11 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             valid = skill is None or skill in SKILLS
             require(valid, location, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
             earlier = skills.setdefault(name, skill)
-            problem = f"skill {skill!r}, but earlier rows of sub-task {name!r:.80} have {earlier!r}"
-            problem += "; give all rows of a sub-task the same skill"
-            require(earlier == skill, location, problem)
+            if earlier != skill:
+                raise CompoclipError(
+                    f"{location}: skill {skill!r}, but earlier rows of sub-task {name!r:.80} have "
+                    f"{earlier!r}; give all rows of a sub-task the same skill"
+                )
             seen_ids = ids.setdefault(name, set())
             has_id = row.get("id") is not None
             if has_id:
@@ -132,8 +134,11 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     data.skills = {name: skill for name in data.parts if (skill := skills[name])}
     there = {(case.subtask, case.truth) for case in cases}
     for name in (*data.parts, *data.tuned_on.values()) if binary else ():
-        problem = f"sub-task {name!r:.80} has no true or no false statements; add some"
-        require({(name, 0), (name, 1)} <= there, paths[0].parent, problem)
+        if not {(name, 0), (name, 1)} <= there:
+            raise CompoclipError(
+                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
+                "some"
+            )
     balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in data.tuned_on]
     if balanced:
         data.aggregates["balanced_accuracy"] = Aggregate(tuple(balanced))
@@ -209,8 +214,10 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
     if label is not None:
         require(len(images) == 1, location, f"a statement has no 'negative_image'; {_MEND_ROW}")
         truth = read_flag(label)
-        problem = f"'label' must be 1 or 0, true or false, yes or no; {_MEND_ROW}"
-        require(truth is not None, location, problem)
+        if truth is None:
+            raise CompoclipError(
+                f"{location}: 'label' must be 1 or 0, true or false, yes or no; {_MEND_ROW}"
+            )
         labels["label"] = "true" if truth else "false"
         return replace(case, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
     good = negatives is None or (false and isinstance(negatives, str | list))
@@ -220,16 +227,19 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
     ]
     if len(images) == 2:
-        problem = "a 'negative_image' shows what the one negative caption says, and has "
-        require(len(texts) == 1, location, f"{problem}{len(texts)} of them; {_MEND_ROW}")
+        if len(texts) != 1:
+            raise CompoclipError(
+                f"{location}: a 'negative_image' shows what the one negative caption says, and has "
+                f"{len(texts)} of them; {_MEND_ROW}"
+            )
         case = replace(case, form=Form.GROUP)
     return replace(case, texts=(caption, *texts), labels=labels)
 
 
 def _text(row: Row, key: str, location: str) -> str:
     there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
-    problem = f"no {key!r}, only {there or 'nothing'}; {_MEND_ROW}"
-    require(row.get(key) is not None, location, problem)
+    if row.get(key) is None:
+        raise CompoclipError(f"{location}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
     return _nonempty(row[key], f"{location}: {key!r}")
 
 

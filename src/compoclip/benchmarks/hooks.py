@@ -18,7 +18,7 @@ from compoclip.benchmarks.entries import each_value, entries, files_of
 from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, closest, require, typed_repr
+from compoclip.errors import CompoclipError, UsageError, closest, require, typed_repr
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]
@@ -100,8 +100,8 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
             row.folder = f"{{images}}/{folder}"
         yield row
     for path, truths in kinds.items():
-        problem = f"holds no true or no false statements; {files.OFFICIAL}"
-        require(truths == {0, 1}, path, problem)
+        if truths != {0, 1}:
+            raise CompoclipError(f"{path}: holds no true or no false statements; {files.OFFICIAL}")
 
 
 def vsr_rules(data: Loading) -> Rules:

@@ -20,7 +20,7 @@ from compoclip.benchmarks.files import by_stem, hash_number, require_positive
 from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.patterns import has_ending
 
 # --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
@@ -59,8 +59,11 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
             for stem, path in by_stem([folder]).items()
             if (match := re.fullmatch(r"img(\d{1,6})", stem))
         }
-        problem = f"{len(there)} photos instead of {_TEN}; unpack the official archive again"
-        require(len(there) <= _TEN, folder, problem)
+        if len(there) > _TEN:
+            raise CompoclipError(
+                f"{folder}: {len(there)} photos instead of {_TEN}; unpack the official archive "
+                "again"
+            )
         if len(there) < _TEN:  # then at least one of these is absent, and counts as missing
             there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_TEN)}
         photos = tuple(ImageRef(there[number]) for number in sorted(there))
@@ -80,8 +83,8 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
 
 def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Iterator[Row]:
     """Join two rows to a pair. prompt: "{}" stands for the statement."""
-    problem = f'the prompt {prompt!r} has no "{{}}" for the statement'
-    require("{}" in prompt, "mmvp_vlm", problem, UsageError)
+    if "{}" not in prompt:
+        raise UsageError(f'mmvp_vlm: the prompt {prompt!r} has no "{{}}" for the statement')
     data.stated.append(prompt)
     listed = list(rows)
     seen_ids: set[object] = set()
@@ -146,9 +149,11 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
             if name not in refs:
                 twin = name.removesuffix(".png") + ".jpg" if name.endswith(".png") else name
                 path = files.image_path(photos, twin if jpg else name, row.location)
-                if not refs and not path.is_file() and twin != name and (photos / twin).is_file():
-                    problem = "these photos are of the JPEG edition; say eqben,jpg=true"
-                    require(jpg, photos, problem, UsageError)
+                absent = not refs and not jpg and twin != name and not path.is_file()
+                if absent and (photos / twin).is_file():  # asked of the first photo alone
+                    raise UsageError(
+                        f"{photos}: these photos are of the JPEG edition; say eqben,jpg=true"
+                    )
                 refs[name] = ImageRef(path)
         row.images, row.values = tuple(refs[name] for name in names), texts
         row.key = str(len(by_part[row.part]))

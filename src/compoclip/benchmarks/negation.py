@@ -39,8 +39,11 @@ def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
     caption, and the negation alone in a list, as NegCLIP's tables have it.
     """
     paths, rows = _pickled(path)
-    problem = f"{len(rows):,} rows, of which the last {TEST_ROWS:,} are the test: none are left to "
-    require(len(rows) > TEST_ROWS, path, f"{problem}train on; {files.OFFICIAL}")
+    if len(rows) <= TEST_ROWS:
+        raise CompoclipError(
+            f"{path}: {len(rows):,} rows, of which the last {TEST_ROWS:,} are the test: none are "
+            f"left to train on; {files.OFFICIAL}"
+        )
     for index in range(len(rows) - TEST_ROWS):
         name, caption, negation = _negated(paths[index], rows[index], f"{path}: row {index}")
         yield {"filepath": name, "title": caption, "neg_caption": [negation]}
@@ -63,8 +66,10 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
         files.items(files.field(files.record(value, str(path)), key, str(path)), f"{path}: {key!r}")
         for key in ("image_paths", "annotations")
     )
-    problem = f"{len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
-    require(len(paths) == len(rows), path, problem)
+    if len(paths) != len(rows):
+        raise CompoclipError(
+            f"{path}: {len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
+        )
     return list(paths), list(rows)
 
 

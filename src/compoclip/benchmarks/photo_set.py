@@ -15,7 +15,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.data.places import TABLES
 from compoclip.data.prompts import NUMBERS, list_of_names, listed_names, numbered, read_names
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import first_of, open_regular
 from compoclip.files import reading as reading_file
 from compoclip.patterns import has_ending, shards_of_folder
@@ -162,8 +162,10 @@ def coco_instances(
     annotations = list(rows("annotations", image_id=int | str, category_id=int | str))
     for location, row in annotations:
         for key, ids in (("image", photos), ("category", names)):
-            problem = f"no {key} {row[f'{key}_id']!r:.40} in the file; {damaged}"
-            require(row[f"{key}_id"] in ids, location, problem)
+            if row[f"{key}_id"] not in ids:
+                raise CompoclipError(
+                    f"{location}: no {key} {row[f'{key}_id']!r:.40} in the file; {damaged}"
+                )
     return names, photos, annotations
 
 
@@ -209,8 +211,10 @@ def read_photo_index(path: Path) -> PhotoSet:
     photos: list[Photo] = []
     seen_photos: set[str] = set()
     for location, photo, labels in rows:
-        problem = f"{photo!r:.80} is listed twice; fetch the index again"
-        require(photo not in seen_photos, location, problem)
+        if photo in seen_photos:
+            raise CompoclipError(
+                f"{location}: {photo!r:.80} is listed twice; fetch the index again"
+            )
         seen_photos.add(photo)
         key = f"{photo} {','.join(map(str, labels))}"
         archive, at, inner = photo.partition("@")
@@ -225,8 +229,11 @@ def read_photo_index(path: Path) -> PhotoSet:
     require(photos, path, "lists no photo; fetch the index again")
     images, labels_of, keys = zip(*photos)
     photo_set = PhotoSet(images, labels_of, names, keys, toolkit=True)
-    problem = f"label {photo_set.classes - 1} has no name among the {len(names)} of {path.parent}"
-    require(not names or photo_set.classes <= len(names), path, f"{problem}; labels count from 0")
+    if names and photo_set.classes > len(names):
+        raise CompoclipError(
+            f"{path}: label {photo_set.classes - 1} has no name among the {len(names)} of "
+            f"{path.parent}; labels count from 0"
+        )
     return photo_set
 
 
@@ -236,8 +243,10 @@ def _of_lines(path: Path) -> Iterator[Row]:
             continue
         location = f"{path}: line {number}"
         photo, _, tail = line.strip().rpartition(" ")
-        problem = f"expected 'archive.zip@path label[,label]', found {line[:60]!r}"
-        require(photo, location, problem)
+        if not photo:
+            raise CompoclipError(
+                f"{location}: expected 'archive.zip@path label[,label]', found {line[:60]!r}"
+            )
         parts = tail.split(",")
         good = all(label.isascii() and label.isdigit() and len(label) <= 6 for label in parts)
         require(good, location, f"labels {tail[:40]!r} must be whole numbers from 0")

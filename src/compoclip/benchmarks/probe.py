@@ -27,7 +27,7 @@ from compoclip.benchmarks.photo_set import (
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.zero_shot import MAP11, PER_CLASS, SETS, as_shown, find_set
 from compoclip.data.options import DataOptions, as_target_option, naming_options
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 
 TRAIN, VAL, TEST = "train", "val", "test"
 _VALIDATION = 5  # of so many training photos one validates, where no others do
@@ -37,18 +37,26 @@ def read(data: Loading, *, reading: DataOptions, annotations: Path | None = None
     """Read the set that the target names, called "probe_<name>"; layouts: see the module."""
     name, folder = find_set(data, annotations)
     target = f"{data.about.id}:{name}"
-    problem = "a probe reads the train, val and test splits itself; leave split= out"
-    require(reading.split is None, target, problem, UsageError)
-    problem = "a probe reads no texts; leave templates= out"
-    require(reading.templates is None, target, problem, UsageError)
+    if reading.split is not None:
+        raise UsageError(
+            f"{target}: a probe reads the train, val and test splits itself; leave split= out"
+        )
+    if reading.templates is not None:
+        raise UsageError(f"{target}: a probe reads no texts; leave templates= out")
     metric = SETS[name].metric if name in SETS else ""
-    problem = "its photos have several labels each, and a probe has one; measure it as zero_shot:"
-    require(metric != MAP11, target, f"{problem}{name}", UsageError)
+    if metric == MAP11:
+        raise UsageError(
+            f"{target}: its photos have several labels each, and a probe has one; measure it as "
+            f"zero_shot:{name}"
+        )
     splits = _splits(folder, annotations, reading)
     for split in (TEST, TRAIN):
-        problem = f"no {split} photos ({', '.join(splits) or 'no split'} is all there is); a probe "
-        problem += f"needs them: add the split {split}, or give a table or folder without splits"
-        require(split in splits, folder, problem)
+        if split not in splits:
+            raise CompoclipError(
+                f"{folder}: no {split} photos ({', '.join(splits) or 'no split'} is all there is); "
+                f"a probe needs them: add the split {split}, or give a table or folder without "
+                "splits"
+            )
     classes, sets = _with_classes(splits, folder)
     data.name, data.headline = f"probe_{name}", PER_CLASS if metric == PER_CLASS else "accuracy"
     content = {
@@ -99,10 +107,15 @@ def _with_classes(
     """Return the classes of all splits, and the label of each photo of each split."""
     for photos in splits.values():
         several = next((k for k, labels in enumerate(photos.labels) if len(labels) > 1), None)
-        problem = f"{photos.images[several or 0].photo} has several labels, and a probe has one"
-        require(several is None, folder, problem)
-        problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} there"
-        require(not photos.names or photos.classes <= len(photos.names), folder, problem)
+        if several is not None:
+            raise CompoclipError(
+                f"{folder}: {photos.images[several].photo} has several labels, and a probe has one"
+            )
+        if photos.names and photos.classes > len(photos.names):
+            raise CompoclipError(
+                f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} "
+                "there"
+            )
     labels = {split: [first for first, *_ in photos.labels] for split, photos in splits.items()}
     if not all(photos.names for photos in splits.values()):
         numbers = range(max(photos.classes for photos in splits.values()))
@@ -119,8 +132,10 @@ def _with_classes(
 def _divided(train: Classification, folder: Path) -> dict[str, Classification]:
     """Return training and validation photos: a fifth of them, sampled, are of the latter."""
     total = len(train.images)
-    problem = f"{total} training photos; a probe needs {_VALIDATION} at least"
-    require(total >= _VALIDATION, folder, problem)
+    if total < _VALIDATION:
+        raise CompoclipError(
+            f"{folder}: {total} training photos; a probe needs {_VALIDATION} at least"
+        )
     sampled = {*random.Random(0).sample(train.images, total // _VALIDATION)}
     validation = train.without(lambda ref: ref not in sampled)
     return {TRAIN: train.without(sampled.__contains__), VAL: validation}

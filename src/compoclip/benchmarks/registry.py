@@ -49,9 +49,12 @@ def reader(name: str) -> CaseReader:
         custom = plugins.chosen(
             name, _readers_in(name), "benchmarks", "a CaseReader, or META and load"
         )
-        problem = f"'{custom.meta.id}' is a benchmark already; give yours another id"
         taken = custom.meta.id in benchmark_names()
-        require(not taken, plugins.split(name)[0], problem, UsageError)
+        if taken:
+            raise UsageError(
+                f"{plugins.split(name)[0]}: '{custom.meta.id}' is a benchmark already; give yours "
+                "another id"
+            )
         return custom
     if name in entries():
         return official_reader(name)
@@ -132,11 +135,13 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
     colon = spec.endswith(":") or tail
     parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
     choices = ", ".join(case_reader.meta.parts)
-    problem = f"expected name:part[,part]; parts: {choices}"
-    require(all(parts), repr(spec), problem, UsageError)
+    if not all(parts):
+        raise UsageError(f"{spec!r}: expected name:part[,part]; parts: {choices}")
     one = not case_reader.meta.family or len(parts) == 1
-    problem = f"{name} is a family, name one set as {name}:SET; sets: {choices}"
-    require(one, repr(spec), problem, UsageError)
+    if not one:
+        raise UsageError(
+            f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {choices}"
+        )
     for option in options:
         hint = closest(option, case_reader.options)
         valid = option in case_reader.options
@@ -208,8 +213,10 @@ def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content,
     if missing and not used and not official:
         rest = "name the folder of the images with images=, or get the rest"
     part = ", or score the part with --allow-partial" if used else ""
-    problem = f"only {used} of {total} items can be scored ({reason})"
-    raise CompoclipError(f"{benchmark.name}: {problem}; {rest}{part}{source}")
+    raise CompoclipError(
+        f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); "
+        f"{rest}{part}{source}"
+    )
 
 
 def how_to_get(spec: str, root: Path) -> str:

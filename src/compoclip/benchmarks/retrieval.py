@@ -42,7 +42,7 @@ from compoclip.data.columns import cell_captions
 from compoclip.data.image_names import is_read
 from compoclip.data.options import DataOptions
 from compoclip.data.published_rows import KARPATHY, ORIGINAL, PublishedRows, token_lines
-from compoclip.errors import UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import bytes_hash
 from compoclip.patterns import has_ending
 
@@ -136,8 +136,8 @@ def read_flickr8k(
     names: dict[str, dict[int, str]] = {}
     for number, line in enumerate(files.read_text(split, remedy).split("\n"), start=1):
         if name := line.strip():
-            twice = f"photo {name!r:.80} is listed twice"
-            require(name not in names, f"{split}: line {number}", twice)
+            if name in names:
+                raise CompoclipError(f"{split}: line {number}: photo {name!r:.80} is listed twice")
             names[name] = {}
     require(names, split, "no photo names")
     files.require_size(tokens, remedy or files.ABSENT)
@@ -238,8 +238,11 @@ def read(
     require(
         published, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError
     )
-    problem = f"{name} is published as one split; options of reading data go with a file of yours"
-    require(reading == DataOptions(images=data.images), about.id, problem, UsageError)
+    if reading != DataOptions(images=data.images):
+        raise UsageError(
+            f"{about.id}: {name} is published as one split; options of reading data go with a file "
+            "of yours"
+        )
     require_positive(about.id, "pre_caption_words", pre_caption_words)
     require_positive(about.id, "pairs", pairs)
     listed = [file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
@@ -283,8 +286,8 @@ def read(
 def _gallery(data: Loading, name: str, annotations: Path | None) -> tuple[Path, Path]:
     """Return file and photo folder of a benchmark without sub-tasks; name: of its file."""
     about = data.about
-    problem = "one gallery has no sub-tasks; name it alone"
-    require(not data.parts, about.id, problem, UsageError)
+    if data.parts:
+        raise UsageError(f"{about.id}: one gallery has no sub-tasks; name it alone")
     data.files[name] = path = annotations or data.root / about.files[0]
     return path, data.photos(about.images[0])
 
@@ -322,8 +325,11 @@ def simpleneg(
     ]
     require(rows, path, f"no rows; {files.OFFICIAL}")
     photos = sorted(by_stem([folder]).values())
-    problem = f"holds {len(photos)} of the {gallery} photos that are searched; get the others"
-    require(len(photos) >= gallery, folder, f"{problem}, or name gallery={max(1, len(photos))}")
+    if len(photos) < gallery:
+        raise CompoclipError(
+            f"{folder}: holds {len(photos)} of the {gallery} photos that are searched; get the "
+            f"others, or name gallery={max(1, len(photos))}"
+        )
     data.stated += [photo.name for photo in photos[:gallery]]
     return JudgedRetrieval(
         tuple(map(ImageRef, photos[:gallery])),

@@ -273,8 +273,10 @@ def _read(
 
         pictured = pictures(path, photos, by_hash, gaps=table.get("gaps", False))
     absent = min({*photos} - {*pictured}, default="") if inside and table.get("pictured") else ""
-    problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
-    require(not absent, path, problem)
+    if absent:
+        raise CompoclipError(
+            f"{path}: {absent!r} holds no encoded pictures; get the dataset page's table"
+        )
     for number, (key, location, value) in enumerate(rows, 1):
         if names := table.get("values"):
             value = dict(zip(names, files.items(value, location, names)))

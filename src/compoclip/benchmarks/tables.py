@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.tables import delimited_header, read_delimited, read_jsonl, text_list
 
 Row = tuple[Any, str, Any]
@@ -70,6 +70,9 @@ def texts(row: Mapping[str, str], key: str, location: str) -> tuple[str, ...]:
     """
     listed = text_list(row[key])
     good = listed is not None and all(text.strip() for text in listed)
-    problem = f"{key!r} must be a Python list of texts, found {row[key][:40]!r}; {files.OFFICIAL}"
-    require(good, location, problem)
+    if not good:
+        raise CompoclipError(
+            f"{location}: {key!r} must be a Python list of texts, found {row[key][:40]!r}; "
+            f"{files.OFFICIAL}"
+        )
     return tuple(listed or ())

@@ -54,7 +54,7 @@ from compoclip.config import of_text, place_in
 from compoclip.console import note
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import named_files, require_there
-from compoclip.errors import UsageError, names_listed, require
+from compoclip.errors import CompoclipError, UsageError, names_listed, require
 from compoclip.files import read_json
 from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
@@ -117,8 +117,8 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
     targets: list[Target] = []
     for text in texts:
         path = root if text == ALL else Path(text)
-        problem = "no such folder; say with --data where the benchmarks lie"
-        require(text != ALL or root.is_dir(), root, problem, UsageError)
+        if text == ALL and not root.is_dir():
+            raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
         good = text.isprintable()
         require(good, f"{text!r:.200}", "is not the name of a benchmark or folder", UsageError)
         if text == ALL or _is_folder(text):
@@ -144,8 +144,8 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         if not equals:
             spec.append(part)
             continue
-        problem = f"'{part}' is not KEY=VALUE, or the key is there twice"
-        require(key and value and key not in settings, text, problem, UsageError)
+        if not key or not value or key in settings:
+            raise UsageError(f"{text}: '{part}' is not KEY=VALUE, or the key is there twice")
         settings[key] = value
     require(spec, text, "names no benchmark; put one first", UsageError)
     if file := file_of(spec[0]):
@@ -154,16 +154,16 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
     suite, colon, _ = spec[0].partition(":")
     whole = suite in SUITES or _is_folder(suite) or os.path.basename(suite) == SUITE
     names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
-    problem = f"a suite has no parts; name a benchmark: {names}"
-    require(not (colon and whole), text, problem, UsageError)
+    if colon and whole:
+        raise UsageError(f"{text}: a suite has no parts; name a benchmark: {names}")
     folder = "/" in spec[0] or spec[0].startswith(".")
-    problem = "no such folder; give a benchmark's name or a suite folder"
-    require(is_file(spec[0]) or not folder, text, problem, UsageError)
+    if not is_file(spec[0]) and folder:
+        raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
     place = _path(settings.pop("root", root))
     photos, name = settings.pop("images", None), settings.pop("id", None)
     joined = ",".join(spec)
-    problem = "a suite takes neither images= nor id=; name one benchmark"
-    require(joined not in SUITES or not (photos or name), text, problem, UsageError)
+    if joined in SUITES and (photos or name):
+        raise UsageError(f"{text}: a suite takes neither images= nor id=; name one benchmark")
     return [
         Target(
             spec=benchmark,
@@ -234,8 +234,11 @@ def find_in(root: Path) -> list[Target]:
             note(f"{about.id}: left out, it needs {about.requires}=...; name it with that option")
         elif not about.family:
             specs.append(about.id)
-    problem = f"holds neither {SUITE} nor a benchmark in the default layout; "
-    require(specs, root, f"{problem}name benchmarks and their places instead")
+    if not specs:
+        raise CompoclipError(
+            f"{root}: holds neither {SUITE} nor a benchmark in the default layout; name benchmarks "
+            "and their places instead"
+        )
     return [Target(spec, root) for spec in specs]
 
 
@@ -251,15 +254,18 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
         specs += sets
         if begun and not about.requires:
             specs.append(about.id)
-    problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
-    require(specs, root, problem)
+    if not specs:
+        raise CompoclipError(
+            f"{root}: no file of any benchmark; name benchmarks and their places, or see compoclip "
+            "data ls"
+        )
     return [Target(spec, root, images) for spec in specs]
 
 
 def _require_no_file(root: Path) -> None:
     """Raise UsageError for a file instead of the folder that holds benchmarks."""
-    problem = "is a file; say with --data in what folder the benchmarks lie"
-    require(not root.is_file(), root, problem, UsageError)
+    if root.is_file():
+        raise UsageError(f"{root}: is a file; say with --data in what folder the benchmarks lie")
 
 
 def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
@@ -304,16 +310,20 @@ def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) 
             try:
                 options[key] = tuple(shlex.split(value))
             except ValueError:
-                problem = f"{key} has a quote that is not closed: {value:.40}"
-                raise UsageError(f"{location:.200}: {problem}") from None
+                raise UsageError(
+                    f"{location:.200}: {key} has a quote that is not closed: {value:.40}"
+                ) from None
         elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):
             options[key] = value
-            problem = f"{key} must be {' or '.join(choices[0])}, not '{value:.40}'"
-            require(value in choices[0], f"{location:.200}", problem, UsageError)
+            if value not in choices[0]:
+                raise UsageError(
+                    f"{location:.200}: {key} must be {' or '.join(choices[0])}, not '{value:.40}'"
+                )
         elif plain := next((plain for plain in _KINDS if plain.__name__ in kind), None):
             try:
                 options[key] = of_text(value, plain)
             except ValueError:
-                problem = f"{key} must be {kind_named(plain)}, not '{value:.40}'"
-                raise UsageError(f"{location:.200}: {problem}") from None
+                raise UsageError(
+                    f"{location:.200}: {key} must be {kind_named(plain)}, not '{value:.40}'"
+                ) from None
     return options

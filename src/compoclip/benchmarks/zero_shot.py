@@ -101,8 +101,11 @@ def match(photos: PhotoSet, facts: prompts.PublishedPrompts, location: str) -> l
     total = len(facts.classes)
     if not total:
         return None
-    problem = f"{photos.classes} classes, where the published set has {total}; name yours with the "
-    require(photos.classes <= total, location, f"{problem}option index or classes")
+    if photos.classes > total:
+        raise CompoclipError(
+            f"{location}: {photos.classes} classes, where the published set has {total}; name "
+            "yours with the option index or classes"
+        )
     by_number = list(facts.toolkit) if photos.toolkit and facts.toolkit else list(range(total))
     if not photos.names:
         return by_number
@@ -140,8 +143,9 @@ def find_set(data: Loading, annotations: Path | None) -> tuple[str, Path]:
     folder = data.images or files.image_path(data.root / "elevater", name, target)
     if annotations is None and not folder.is_dir():
         hint = "" if name in SETS else f" ({closest(name, SETS)})"
-        absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
-        raise CompoclipError(absent) from FileNotFoundError(folder)
+        raise CompoclipError(
+            f"{folder}: no such folder; put the photos of {name!r} there{hint}"
+        ) from FileNotFoundError(folder)
     return name, folder
 
 
@@ -168,8 +172,8 @@ def read(
     benchmark, name = data.about.id, ",".join(data.parts)
     both = index is not None and classes is not None
     require(not both, benchmark, "give index or classes, not both", UsageError)
-    problem = f"no metric {metric!r}; {closest(str(metric), METRICS)}"
-    require(metric is None or metric in METRICS, benchmark, problem, UsageError)
+    if metric is not None and metric not in METRICS:
+        raise UsageError(f"{benchmark}: no metric {metric!r}; {closest(str(metric), METRICS)}")
     one = SETS.get(name, ZeroShotSet(0))
     name, folder = find_set(data, annotations)
     photos = read_photos(annotations or folder, reading)
@@ -194,17 +198,23 @@ def read(
         names = tuple(aliases[0] for aliases in facts.classes)
     else:
         require(photos.names, folder, unnamed)
-        problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
-        problem += f"data give; fix the list of names, {fix}"
-        require(len(photos.names) >= photos.classes, folder, problem)
-        problem = f"classes are called by numbers ({', '.join(photos.names[:3])}, ...), which no "
-        problem += "prompt can use; put their names in label order into classnames.txt there, "
-        require(not prompts.are_numbers(photos.names), folder, f"{problem}{fix}")
-        for number, name_of_class in enumerate(photos.names):
-            problem = (
-                f"class {number} has no name, which no prompt can do without; fix the list of "
+        if len(photos.names) < photos.classes:
+            raise CompoclipError(
+                f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} "
+                f"that the data give; fix the list of names, {fix}"
             )
-            require(name_of_class, folder, f"{problem}names, {fix}")
+        if prompts.are_numbers(photos.names):
+            raise CompoclipError(
+                f"{folder}: classes are called by numbers ({', '.join(photos.names[:3])}, ...), "
+                "which no prompt can use; put their names in label order into classnames.txt "
+                f"there, {fix}"
+            )
+        for number, name_of_class in enumerate(photos.names):
+            if not name_of_class:
+                raise CompoclipError(
+                    f"{folder}: class {number} has no name, which no prompt can do without; fix "
+                    f"the list of names, {fix}"
+                )
         names = prompts.spoken_names(photos.names, folder)
         if changed := prompts.say_renamed(photos.names, names):
             data.assumed += (changed,)
@@ -260,13 +270,17 @@ def _listed(
 ) -> tuple[str, ...]:
     """Return the names of the classes in a user's list, in its order."""
     names = prompts.read_names(classes, *keys)
-    problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
-    problem += "the missing directories or give an index file {directory: name}"
-    require(not photos.folders or len(names) == len(photos.names), classes, problem)
+    if photos.folders and len(names) != len(photos.names):
+        raise CompoclipError(
+            f"{classes}: {len(names)} class names for {len(photos.names)} directories in {folder}; "
+            "add the missing directories or give an index file {directory: name}"
+        )
     if photos.folders and (places := prompts.numbered(photos.names, len(names))):
         return tuple(names[place] for place in places)
-    problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
-    require(len(names) >= photos.classes, classes, problem)
+    if len(names) < photos.classes:
+        raise CompoclipError(
+            f"{classes}: {len(names)} class names for {photos.classes} classes of {folder}"
+        )
     return names
 
 
@@ -286,16 +300,20 @@ def _check(content: Classification, photos: PhotoSet, location: str) -> None:
     if content.metric != MAP11:
         several = next((k for k, labels in enumerate(photos.labels) if len(labels) > 1), None)
         k = several or 0
-        problem = f"{photos.images[k].photo} has {len(photos.labels[k])} labels, which "
-        problem += f"{content.metric} cannot score; give the option metric={MAP11}"
-        require(several is None, location, problem)
+        if several is not None:
+            raise CompoclipError(
+                f"{location}: {photos.images[k].photo} has {len(photos.labels[k])} labels, which "
+                f"{content.metric} cannot score; give the option metric={MAP11}"
+            )
     two = content.metric != AUC or len(content.classes) == 2
     require(two, location, f"{len(content.classes)} classes; the metric auc needs 2")
     doubles = [name for name, n in Counter(content.classes).items() if n > 1]
     distinct = not doubles or content.metric not in (PER_CLASS, MAP11)
-    problem = f"two classes are called {next(iter(doubles), '')!r:.80}; {content.metric} needs "
-    problem += "distinct names"
-    require(distinct, location, problem)
+    if not distinct:
+        raise CompoclipError(
+            f"{location}: two classes are called {next(iter(doubles), '')!r:.80}; {content.metric} "
+            "needs distinct names"
+        )
     if doubles:
         names = ", ".join(f"{name!r:.80}" for name in doubles[:3])
         more = ", ..." if len(doubles) > 3 else ""

@@ -231,8 +231,10 @@ def read_captions(path: Path) -> list[str]:
     captions = [text for file in files for text in _texts(file, left_out)]
     note_left_out(left_out)
     if not captions:
-        remedy = "name a table with a column called caption or text, or a .txt of one per line"
-        raise CompoclipError(f"{path}: holds no captions; {remedy}")
+        raise CompoclipError(
+            f"{path}: holds no captions; name a table with a column called caption or text, or a "
+            ".txt of one per line"
+        )
     return captions
 
 

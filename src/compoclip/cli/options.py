@@ -214,8 +214,9 @@ class OptionParser(argparse.ArgumentParser):
             except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""
-                problem = f"{text!r} is not {kind_named(kind)}{hint}"
-                raise argparse.ArgumentTypeError(problem) from None
+                raise argparse.ArgumentTypeError(
+                    f"{text!r} is not {kind_named(kind)}{hint}"
+                ) from None
             require(option.flag, value, get_args(kind)[0] if several else option.kind)
             return value
 

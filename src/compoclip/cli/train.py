@@ -28,7 +28,7 @@ from compoclip.config import (
     typed,
 )
 from compoclip.data.options import naming_options
-from compoclip.errors import UsageError, require, typed_repr
+from compoclip.errors import UsageError, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import RecipeCard, is_method, method_summaries, recipe_card
 from compoclip.printed import Table, tell
@@ -159,9 +159,11 @@ def called(
         raise UsageError(
             f"name a method first: {program} METHOD ...{in_file}; see {program} --help"
         )
-    remedy = f"is no method; write the method before it: {program} METHOD --data {method}"
     is_known = plugins.is_file(method) or is_method(method)
-    require(is_known or not Path(method).exists(), method, remedy, UsageError)
+    if not is_known and Path(method).exists():
+        raise UsageError(
+            f"{method}: is no method; write the method before it: {program} METHOD --data {method}"
+        )
     card = recipe_card(method)
     run = {k: option for k, option in options_of(TrainOptions).items() if k not in without}
     verbs = {option.name: option for option in of_verb}
@@ -197,9 +199,11 @@ def called(
         if option.default is MISSING and name not in values
     ]
     if lacking:
-        example = f"{program} {method} --data captions.csv --images photos/ --out runs/first"
         needs = " and ".join(lacking)
-        raise UsageError(f"give {needs}, such as {example}; see {program} {method} --help")
+        raise UsageError(
+            f"give {needs}, such as {program} {method} --data captions.csv --images photos/ --out "
+            f"runs/first; see {program} {method} --help"
+        )
     return method, values
 
 

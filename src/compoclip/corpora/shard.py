@@ -155,8 +155,8 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
     columns = pick_captions(schema.names, column, source)
     for name in columns:
         kind = schema.field(name).type
-        problem = f"column {name!r} holds {kind}, not captions; choose others"
-        require(holds_text(kind, lists=True), source, problem, UsageError)
+        if not holds_text(kind, lists=True):
+            raise UsageError(f"{source}: column {name!r} holds {kind}, not captions; choose others")
 
     def batches() -> Iterator[Batch]:
         number = 0
@@ -240,8 +240,8 @@ def _sample(
     """The texts of a sample and its row; None if fields cannot be added, or without a sample."""
     texts, damaged = SampleTexts(), False
     for member in members:
-        problem = f"{member.name!r} is a sparse file; pack it anew"
-        require(member.sparse is None, source, problem)
+        if member.sparse is not None:
+            raise CompoclipError(f"{source}: {member.name!r} is a sparse file; pack it anew")
         if not member.isreg():
             continue
         member_key, kind = sample_key(member.name)
@@ -295,8 +295,8 @@ def find_shards(spec: str) -> list[Path]:
     shards = [file for file in find_files(spec, SHARD_FILES) if has_ending(file, *SHARD_FILES)]
     require(shards, spec, f"no shard there; they end in {', '.join(SHARD_FILES)}")
     ((name, times),) = Counter(file.name for file in shards).most_common(1)
-    problem = f"several shards are named {name}; run for each folder alone"
-    require(times == 1, spec, problem, UsageError)
+    if times != 1:
+        raise UsageError(f"{spec}: several shards are named {name}; run for each folder alone")
     return sorted(shards, key=lambda file: file.name)
 
 
@@ -357,8 +357,11 @@ def finished(task: ShardTask) -> Counts | None:
             add_counts(usual, counts or {})
             return usual if usual == counts else None
         return None
-    problem = f"was made from {manifest.get('source')}, not from {task.source}; choose another -o"
-    require(manifest.get("source") == str(task.source.absolute()), task.target, problem)
+    if manifest.get("source") != str(task.source.absolute()):
+        raise CompoclipError(
+            f"{task.target}: was made from {manifest.get('source')}, not from {task.source}; "
+            "choose another -o"
+        )
     return None
 
 

@@ -69,9 +69,12 @@ class CocaCaptioner:
         from compoclip.models.checkpoint import load_model
 
         loaded = load_model(spec, device=device)
-        remedy = f"name a CoCa, such as coca_ViT-L-14:TAG, or {HUGGING_FACE}ID for BLIP"
         model: Any = loaded.encoder.model
-        require(isinstance(model, CoCa), spec, f"writes no captions; {remedy}", UsageError)
+        if not isinstance(model, CoCa):
+            raise UsageError(
+                f"{spec}: writes no captions; name a CoCa, such as coca_ViT-L-14:TAG, or "
+                f"{HUGGING_FACE}ID for BLIP"
+            )
         simple = loaded.tokenizer.simple
         require(simple, spec, "only a CoCa with CLIP's tokenizer can write captions")
         assert simple is not None
@@ -235,8 +238,11 @@ def caption_photos(
     """
     places = []
     for path, member in source.located():
-        problem = "its photos lie in tables or tar files, and a caption needs a photo with a file"
-        require(not member, source.describe(), f"{problem} of its own", UsageError)
+        if member:
+            raise UsageError(
+                f"{source.describe()}: its photos lie in tables or tar files, and a caption needs "
+                "a photo with a file of its own"
+            )
         places.append(path)
     ids = list(source.column("id"))
     rejected: dict[int, tuple[str, str]] = {}

@@ -302,10 +302,10 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
         if len(text) > MAX_TEXT_CHARACTERS:
             raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
         if not encodable(text):
-            problem = (
-                f"{text[:40]!a} is not valid text (it holds half a character, a lone surrogate)"
+            raise CompoclipError(
+                f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
+                "surrogate); fix or remove it"
             )
-            raise CompoclipError(f"{origin}: {problem}; fix or remove it")
 
 
 # --- Negatives, similar images, groups: columns that only some methods read. ---
@@ -399,8 +399,9 @@ def read_extras(
         else:
             value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)
         if value is None:
-            problem = f"{typed_repr(cell)} is {complaint}; fix the row"
-            raise CompoclipError(f"{origin}: {column} {problem}")
+            raise CompoclipError(
+                f"{origin}: {column} {typed_repr(cell)} is {complaint}; fix the row"
+            )
         if value or type(value) is float:
             extras[name] = value
     return extras

@@ -338,8 +338,10 @@ def _check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise _RefusedError(f"{size} is more than the {MAX_PIXELS:,} allowed; scale the image down")
     if max(width, height) > MAX_ASPECT * min(width, height):
-        problem = f"one side is more than {MAX_ASPECT} times the other"
-        raise _RefusedError(f"{size}: {problem}; replace or remove the image")
+        raise _RefusedError(
+            f"{size}: one side is more than {MAX_ASPECT} times the other; replace or remove the "
+            "image"
+        )
 
 
 # --- The orientation of an image, and the scans of a JPEG. ---
@@ -386,8 +388,10 @@ def _from_array(path: Path) -> Image.Image:
         raise _RefusedError("not a single numpy array; replace or remove it")
     good = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size
     if not good:
-        stated = f"an array of {array.dtype} {array.shape}"
-        raise _RefusedError(f"{stated} is no image; expected uint8 (height, width, 3)")
+        raise _RefusedError(
+            f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, "
+            "3)"
+        )
     _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 

@@ -114,8 +114,9 @@ class BatchLoader:
         split evenly.
         """
         if batch_size < 1 or batch_size % world:
-            problem = f"cannot be split over {world} processes; change it"
-            raise CompoclipError(f"batch size {batch_size} {problem}")
+            raise CompoclipError(
+                f"batch size {batch_size} cannot be split over {world} processes; change it"
+            )
         steps, order = images.schedule(source, batch_size, seed, world)
         self.steps_per_epoch, self.batch_size = steps, batch_size
         self.bad: dict[str, str] = {}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip.data.folders import image_files
 from compoclip.data.split_names import TEST, members_of
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import read_json
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def held_out_photos(path: Path) -> frozenset[int]:
             if splits and str(row.get("split")) not in test:
                 continue
             name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
-            problem = f"has no file name; {_REMEDY}"
-            require(isinstance(name, str), f"{path}, photo {number}", problem)
+            if not isinstance(name, str):
+                raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
             names.append(str(name))
     numbers = frozenset(n for name in names if (n := coco_number(name)) is not None)
     require(numbers, path, f"names no photo of COCO; {_REMEDY}")

@@ -37,7 +37,7 @@ from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.differences import require_same
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     LOCK,
     content_hash,
@@ -254,8 +254,8 @@ def _members(
             content = stored_bytes(image)
         yield f"{prefix}{extension}", content
     text = json.dumps(row, ensure_ascii=False).encode()
-    problem = f"{len(text)} bytes of captions; shorten them"
-    require(len(text) <= MAX_CAPTION_BYTES, sample.id, problem)
+    if len(text) > MAX_CAPTION_BYTES:
+        raise CompoclipError(f"{sample.id}: {len(text)} bytes of captions; shorten them")
     yield "json", text
 
 

@@ -83,8 +83,10 @@ def require_there(spec: str, images: Path | None = None) -> None:
     """
     if images is not None:
         require_local(images)
-        problem = "no such folder; name the folder of the images with --images"
-        require(images.is_dir(), images, problem, UsageError)
+        if not images.is_dir():
+            raise UsageError(
+                f"{images}: no such folder; name the folder of the images with --images"
+            )
     if not is_remote(spec):
         require_local(spec)
     weights = mixture_of(spec)

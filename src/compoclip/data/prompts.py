@@ -73,8 +73,11 @@ def names_by_index(path: Path, classes: Collection[str], folder: Path) -> dict[s
     keeps its own. Raises CompoclipError for a name of a class that is not in the folder."""
     named = read_index(path)
     odd = next((key for key in named if key not in classes and not (folder / key).is_dir()), "")
-    fix = "make it (empty for a class without photos) or drop the entry"
-    require(not odd, path, f"class directory {odd!r:.80} is not in {folder}; {fix}")
+    if odd:
+        raise CompoclipError(
+            f"{path}: class directory {odd!r:.80} is not in {folder}; make it (empty for a class "
+            "without photos) or drop the entry"
+        )
     return {name: named[name] for name in classes if name in named}
 
 
@@ -99,8 +102,11 @@ def templates_of(value: str | Path, dataset: str = "", section: str = "") -> tup
         return read_templates(Path(path), dataset, section)
     if value in sets:
         return published(value).templates
-    problem = f"{_PLACEHOLDER}, or name a file of templates, or a set; {closest(value, sets)}"
-    require(_places(value) == 1, f"templates {value!r:.80}", problem, UsageError)
+    if _places(value) != 1:
+        raise UsageError(
+            f"templates {value!r:.80}: {_PLACEHOLDER}, or name a file of templates, or a set; "
+            f"{closest(value, sets)}"
+        )
     return (value,)
 
 
@@ -265,8 +271,11 @@ def _wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
     lines = (line.partition("\t") for line in read_text(path, absent=_UPDATE).split("\n"))
     name_of = {key: nouns.partition(",")[0] for key, _, nouns in lines} | dict(zip(synsets, names))
     odd = next((synset for synset in ids if synset not in name_of), None)
-    problem = f"class {odd!r} is no WordNet id of ImageNet; name the classes in an index.json there"
-    require(odd is None, location, problem)
+    if odd is not None:
+        raise CompoclipError(
+            f"{location}: class {odd!r} is no WordNet id of ImageNet; name the classes in an "
+            "index.json there"
+        )
     return tuple(name_of[synset] for synset in ids)
 
 
@@ -276,8 +285,10 @@ def _prompt_rows(path: Path, dataset: str, section: str, kind: str) -> tuple[Seq
         case ".json":
             value, location = read_json(path, damaged=_FIX), str(path)
             if isinstance(value, dict):
-                problem = f"nothing for data set {dataset!r}; {closest(dataset, value)}"
-                require(dataset in value, path, problem)
+                if dataset not in value:
+                    raise CompoclipError(
+                        f"{path}: nothing for data set {dataset!r}; {closest(dataset, value)}"
+                    )
                 value, location = value[dataset], f"{path}: data set {dataset!r}"
             return require_kind(location, value, list, _FIX), location
         case ".md":

@@ -78,8 +78,9 @@ class GraphPlan(Texts):
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
         if len(weights) != len(GRAPH_CATEGORIES) or min(weights) < 0 or not sum(weights) > 0:
-            problem = "graph weights must be three numbers of at least 0, and not all 0"
-            raise UsageError(f"{problem}, not {weights}")
+            raise UsageError(
+                f"graph weights must be three numbers of at least 0, and not all 0, not {weights}"
+            )
         if not rising:
             raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
         if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
@@ -258,8 +259,9 @@ class UnitPlan(Texts):
         if self.slots < 1:
             raise UsageError(f"{self.slots} slots of units: there must be at least 1")
         if not (0 <= one <= 1 and 0 <= two <= 1):
-            problem = "shares of relations and pairs must lie between 0 and 1, not"
-            raise UsageError(f"{problem} {one} and {two}")
+            raise UsageError(
+                f"shares of relations and pairs must lie between 0 and 1, not {one} and {two}"
+            )
 
     @property
     def units(self) -> tuple[str, ...]:

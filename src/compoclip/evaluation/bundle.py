@@ -29,7 +29,7 @@ from typing import Any
 from compoclip.benchmarks.files import data_hash
 from compoclip.config import CONFIG
 from compoclip.data.fingerprint import FILE
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
 from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.published.measured import entries_of, fill_table, table_text
@@ -74,8 +74,10 @@ def write_bundle(
     written = model_of(run)
     trained = read_record(written / RECORD)[0].weights
     loaded = load_results(results)
-    problem = f"has no results of the weights {trained} in {written}; evaluate them"
-    require(trained in {result.identity.get("weights") for result in loaded}, results, problem)
+    if trained not in {result.identity.get("weights") for result in loaded}:
+        raise CompoclipError(
+            f"{results}: has no results of the weights {trained} in {written}; evaluate them"
+        )
     with ExitStack() as stack:
         zipped = has_ending(out, ".zip")
         if zipped:
@@ -89,8 +91,11 @@ def write_bundle(
             target.mkdir(parents=True, exist_ok=True)
             items = Path(result.items)
             for file in (items.with_suffix(".json"), items):
-                problem = f"two results of {result.model} on {result.benchmark}; leave one out"
-                require(not (target / file.name).exists(), results, problem)
+                if (target / file.name).exists():
+                    raise CompoclipError(
+                        f"{results}: two results of {result.model} on {result.benchmark}; leave "
+                        "one out"
+                    )
                 shutil.copyfile(file, target / file.name)
         (folder / "run").mkdir()
         for file in (run / CONFIG, run / LOG, run / FILE, written / RECORD):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compoclip.console import counted
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import Difference, together
 from compoclip.evaluation.grounded import MEAN, GroundedModels
 from compoclip.evaluation.groups import (
@@ -108,11 +108,11 @@ def bound_scores(
     """
     hashes = {result.benchmark: result.data_hash for result in measured}
     for bound in bounds:
-        problem = f"measured on other annotations of {bound.benchmark} than {measured[0].model}; "
-        problem += "measure both on the same data"
-        require(
-            bound.data_hash == hashes.get(bound.benchmark, bound.data_hash), bound.items, problem
-        )
+        if bound.data_hash != hashes.get(bound.benchmark, bound.data_hash):
+            raise CompoclipError(
+                f"{bound.items}: measured on other annotations of {bound.benchmark} than "
+                f"{measured[0].model}; measure both on the same data"
+            )
     scores = {}
     for name, results in by_model(bounds).items():
         here = {

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from compoclip.benchmarks.case import Form
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -167,9 +167,11 @@ class Pair:
             ("aggregate rules", base.rules, other.rules),
         ):
             both = "" if fact == "aggregate rules" else f" ({mine} and {theirs})"
-            problem = f"{base.model} and {other.model} were measured with different {fact}{both}; "
-            problem += "evaluate both again on the same data"
-            require(mine == theirs, base.benchmark, problem)
+            if mine != theirs:
+                raise CompoclipError(
+                    f"{base.benchmark}: {base.model} and {other.model} were measured with "
+                    f"different {fact}{both}; evaluate both again on the same data"
+                )
         left, right = _common_items(base, other)
         values = [ruled_values(side) for side in (left, right)]
         applies = {name: ~np.isnan(column + values[1][name]) for name, column in values[0].items()}
@@ -255,8 +257,11 @@ def _common_items(base: Results, other: Results) -> tuple[Items, Items]:
     place = {key: row for row, key in enumerate(keys[1])}
     rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
     alone = set(keys[0]) ^ set(keys[1])
-    problem = f"no item was measured for both models ({base.items} and {other.items}); "
-    require(rows, base.benchmark, f"{problem}evaluate both again")
+    if not rows:
+        raise CompoclipError(
+            f"{base.benchmark}: no item was measured for both models ({base.items} and "
+            f"{other.items}); evaluate both again"
+        )
     if alone and not (base.partial or other.partial):
         raise CompoclipError(
             f"{base.items} and {other.items} are both complete, but their items differ, e.g. "
@@ -265,9 +270,11 @@ def _common_items(base: Results, other: Results) -> tuple[Items, Items]:
     if keys[0] != keys[1]:
         left, right = (side.take(np.array(at)) for side, at in zip((left, right), zip(*rows)))
     gallery = any(FORMS[Form(name)].one_gallery for name in set(left.forms))
-    problem = f"the galleries differ ({len(keys[0])} and {len(keys[1])} queries), so ranks "
-    problem += "cannot be compared; evaluate both on the same images"
-    require(not (alone and gallery), base.benchmark, problem)
+    if alone and gallery:
+        raise CompoclipError(
+            f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} queries), "
+            "so ranks cannot be compared; evaluate both on the same images"
+        )
     return left, right
 
 
@@ -451,8 +458,11 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
     """Return the results at `path` if all are of one model and checkpoint; else raise
     CompoclipError."""
     models = sorted({result.model for result in results})
-    problem = f"holds results of several models ({', '.join(models)}); give the folder of one, as "
-    require(len(models) < 2, path, f"{problem}evaluate writes it: OUT/MODEL")
+    if len(models) >= 2:
+        raise CompoclipError(
+            f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
+            "one, as evaluate writes it: OUT/MODEL"
+        )
     require_one_checkpoint(results)
     return list(results)
 
@@ -460,9 +470,12 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 def require_one_checkpoint(results: Sequence[Results]) -> None:
     """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
     files = {str(result.identity.get("weights")): result.items for result in reversed(results)}
-    problem = f"come from {len(files)} different checkpoints, e.g. "
-    problem += f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
-    require(len(files) < 2, f"results of {results[0].model}", f"{problem}(NAME=MODEL)")
+    if len(files) >= 2:
+        raise CompoclipError(
+            f"results of {results[0].model}: come from {len(files)} different checkpoints, e.g. "
+            f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+            "(NAME=MODEL)"
+        )
 
 
 def not_judged(differences: Iterable[tuple[str, Difference]]) -> list[str]:

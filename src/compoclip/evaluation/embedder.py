@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from compoclip import plugins
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.blind import TextOnlyEncoder
 from compoclip.evaluation.encoder import (
     ImageReader,
@@ -231,8 +231,10 @@ class ExternalEncoder:
             )
         fits = all(not b or a == b for a, b in zip(output.shape, shape))
         expected = f"({', '.join(str(n) if n else 'D' for n in shape)})"
-        problem = f"{name}() returns shape {output.shape}, not {expected}; {_REMEDY}"
-        require(fits and len(output.shape) == len(shape), self.name, problem)
+        if not fits or len(output.shape) != len(shape):
+            raise CompoclipError(
+                f"{self.name}: {name}() returns shape {output.shape}, not {expected}; {_REMEDY}"
+            )
         require_finite(output, self.name)
         return output
 

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import UsageError, optional, require
+from compoclip.errors import UsageError, optional
 from compoclip.evaluation.encoder import Precision
 from compoclip.models import names
 
@@ -255,9 +255,11 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
         hasattr(model, f"get_{modality}_features") for modality in ("image", "text")
     ):
         return DualTransformer(options, *arguments)
-    problem = f"{type(model).__name__} has neither features of images and texts nor a chat "
-    problem += "template with images; write a file for it: compoclip new model NAME"
-    require(getattr(processor, "chat_template", None) is not None, name, problem, UsageError)
+    if getattr(processor, "chat_template", None) is None:
+        raise UsageError(
+            f"{name}: {type(model).__name__} has neither features of images and texts nor a chat "
+            "template with images; write a file for it: compoclip new model NAME"
+        )
     return VqaScorer(options, *arguments) if vqa else LastTokenEmbedder(options, *arguments)
 
 

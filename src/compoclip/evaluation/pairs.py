@@ -24,7 +24,7 @@ from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.embedder import ExternalEncoder, by_image
 from compoclip.evaluation.encode import (
     Damaged,
@@ -100,10 +100,12 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
     def one(image: Any, texts: list[str]) -> Scores:
         with plugins.fence(str(path), _REMEDY), np.errstate(over="ignore"):
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
-        problem = f"{len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
-        require(scores.shape == (len(texts),), path, problem)
-        problem = f"a score is no finite number of float32; {_REMEDY}"
-        require(np.isfinite(scores).all(), path, problem)
+        if scores.shape != (len(texts),):
+            raise CompoclipError(
+                f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
+            )
+        if not np.isfinite(scores).all():
+            raise CompoclipError(f"{path}: a score is no finite number of float32; {_REMEDY}")
         return scores
 
     about = plugins.named_sources(plugins.sources_of(function))
@@ -114,10 +116,12 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for benchmark in benchmarks:
-        problem = f"--score {score} scores the pairs of items (choice, group, triple); measure "
-        problem += "retrieval, classification and texts alone with --score cosine"
         good = all(FORMS[form].in_pairs for form in benchmark.content.forms)
-        require(good, benchmark.name, problem, UsageError)
+        if not good:
+            raise UsageError(
+                f"{benchmark.name}: --score {score} scores the pairs of items (choice, group, "
+                "triple); measure retrieval, classification and texts alone with --score cosine"
+            )
 
 
 def score_contents(

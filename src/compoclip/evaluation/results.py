@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.bounds import MAX_RESAMPLES
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, MAIN, POLICIES, POSITIVE_SCORE, Items
@@ -144,9 +144,11 @@ def by_benchmark(results: Iterable[Results]) -> dict[str, Results]:
     named: dict[str, Results] = {}
     for result in results:
         files = f"{named.get(result.benchmark, result).items} and {result.items}"
-        problem = f"two results for {result.benchmark}: {files}; give the folder of one run, or "
-        problem += "evaluate under another name (NAME=MODEL)"
-        require(result.benchmark not in named, result.model, problem)
+        if result.benchmark in named:
+            raise CompoclipError(
+                f"{result.model}: two results for {result.benchmark}: {files}; give the folder of "
+                "one run, or evaluate under another name (NAME=MODEL)"
+            )
         named[result.benchmark] = result
     return named
 
@@ -407,9 +409,9 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     rows = []
     for result in results:
         weights = result.identity.get("weights")
-        subject = f"results of {result.model} on {result.benchmark}"
         problem = f"not of this checkpoint (weights {weights}, not {identity.weights}): evaluate it"
-        require(weights == identity.weights, subject, problem)
+        if weights != identity.weights:
+            raise CompoclipError(f"results of {result.model} on {result.benchmark}: {problem}")
         s = result.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if result.partial else ""
         name = result.benchmark + part

@@ -170,11 +170,14 @@ def evaluate(
     judge_score = score_of("", judge) if judge is not None else None
     for benchmark, content, _ in available:
         if isinstance(content, Probe) and options.dimensions:
-            problem = "--dimensions cuts features of images and texts, and probes have their own"
-            raise UsageError(f"{benchmark.name}: {problem}; leave it out")
+            raise UsageError(
+                f"{benchmark.name}: --dimensions cuts features of images and texts, and probes "
+                "have their own; leave it out"
+            )
         if Form.JUDGED in content.forms and judge_score is None:
-            problem = "a judge answers questions about what is found: --judge hf:ID"
-            raise UsageError(f"{benchmark.name}: {problem}")
+            raise UsageError(
+                f"{benchmark.name}: a judge answers questions about what is found: --judge hf:ID"
+            )
     done = {}
     for benchmark, content, missing in available if ranks.first and not options.fresh else ():
         path = folder / f"{file_stem(benchmark.name)}.json"
@@ -297,8 +300,11 @@ def _measure(
     require(here, benchmark.name, "no items left, all images are damaged; replace them")
     items = score(benchmark, features, content)
     for (part, item), count in Counter(zip(items.subtasks, items.ids)).items():
-        problem = f"two items of sub-task '{part}' are called '{item}'; correct the annotation file"
-        require(count == 1, benchmark.name, problem)
+        if count != 1:
+            raise CompoclipError(
+                f"{benchmark.name}: two items of sub-task '{part}' are called '{item}'; correct "
+                "the annotation file"
+            )
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
@@ -336,6 +342,8 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     """Return the items without the faulty ones, and without joint outcomes of broken groups."""
     named = zip(items.subtasks, items.ids)
     rows = [row for row, name in enumerate(named) if name not in faulty]
-    problem = "every item is faulty; leave --exclude-faulty out or fix the data"
-    require(rows, benchmark.name, problem)
+    if not rows:
+        raise CompoclipError(
+            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or fix the data"
+        )
     return with_joint(items.take(np.array(rows)), benchmark)

@@ -39,8 +39,11 @@ def read_result(file: Path) -> dict[str, Any]:
     """Return what a result file holds; raise CompoclipError for one of another version."""
     data = read_json(file, damaged=REMEDY)
     version = data.get("schema") if isinstance(data, dict) else None
-    problem = f"not a result file of this version (schema {version}, expected {SCHEMA}); "
-    require(version == SCHEMA, file, f"{problem}{REMEDY}")
+    if version != SCHEMA:
+        raise CompoclipError(
+            f"{file}: not a result file of this version (schema {version}, expected {SCHEMA}); "
+            f"{REMEDY}"
+        )
     result: dict[str, Any] = data
     return result
 

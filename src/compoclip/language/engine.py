@@ -268,8 +268,8 @@ def _base(url: str) -> str:
     plain = usable and url.isprintable() and " " not in url and parts.path.isascii()
     require(plain, f"--server {url!r:.200}", "write it as http://HOST:PORT/v1", UsageError)
     bare = not (parts.username or parts.password)
-    remedy = "leave user and password out; keys go with --key-env VARIABLE"
-    require(bare, "--server", remedy, UsageError)
+    if not bare:
+        raise UsageError("--server: leave user and password out; keys go with --key-env VARIABLE")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 

@@ -204,8 +204,9 @@ def build_model(
     except CompoclipError:
         raise
     except Exception as error:  # libraries take a configuration's values for granted
-        cause = f"{type(error).__name__}: {reason(error)}"
-        raise CompoclipError(f"{_WHAT} {described(config)} cannot be built: {cause}") from error
+        raise CompoclipError(
+            f"{_WHAT} {described(config)} cannot be built: {type(error).__name__}: {reason(error)}"
+        ) from error
 
 
 def outlined(config: Mapping[str, Any]) -> nn.Module:
@@ -252,8 +253,10 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         for key in ("layers", "num_hidden_layers"):
             listed = part.get(key, 0)
             for layers in listed if isinstance(listed, list | tuple) else [listed]:
-                problem = f"{key} {str(layers)[:80]} is not a number up to {MAX_LAYERS}"
-                require(isinstance(layers, int) and layers <= MAX_LAYERS, _WHAT, problem)
+                if not (isinstance(layers, int) and layers <= MAX_LAYERS):
+                    raise CompoclipError(
+                        f"{_WHAT}: {key} {str(layers)[:80]} is not a number up to {MAX_LAYERS}"
+                    )
     vision, text = parts[:2]
     positions = 0  # numbers in the table of positions of an open_clip ViT
     with suppress(KeyError, TypeError, ValueError, ArithmeticError):
@@ -262,8 +265,11 @@ def _require_possible(config: Mapping[str, Any]) -> None:
             for x in (vision["image_size"], vision["patch_size"])
         )
         positions = int((size // patch) ** 2 * vision.get("width", 768))
-    problem = "image_size, patch_size and width make more positions than any image tower has"
-    require(positions <= MAX_POSITIONS, _WHAT, problem)
+    if positions > MAX_POSITIONS:
+        raise CompoclipError(
+            f"{_WHAT}: image_size, patch_size and width make more positions than any image tower "
+            "has"
+        )
     folder = str(vision.get("timm_model_name")).startswith("local-dir:")
     require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
 from compoclip.models.architecture import (
@@ -225,8 +225,11 @@ def assemble(
     rows, needed = getattr(model, "vocab_size", None), tokenizer.vocab_size
     remedy = "they are of two models: restore the tokenizer's files"
     remedy = remedy if state is not None else f"set text_cfg.vocab_size to {needed}"
-    problem = f"the tokenizer needs {needed} token ids and the text tower has {rows}: {remedy}"
-    require(not rows or needed <= rows, source, problem)
+    if rows and needed > rows:
+        raise CompoclipError(
+            f"{source}: the tokenizer needs {needed} token ids and the text tower has {rows}: "
+            f"{remedy}"
+        )
     encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
     identity = ModelIdentity(
         architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
@@ -432,11 +435,15 @@ def format_of(source: str) -> Format:
         clips = sorted(file.parent for file in Path(source).glob("*_CLIPModel/config.json"))
         also = "".join(f", and {folder} is the CLIPModel inside" for folder in clips)
         lacking = " whose config.json has no model_type" if configured else ""
-        problem = f"is a folder of sentence-transformers{lacking}"
-        raise UsageError(f"{source}: {problem}: st:{source} measures it{also}")
+        raise UsageError(
+            f"{source}: is a folder of sentence-transformers{lacking}: st:{source} measures "
+            f"it{also}"
+        )
     if configured:
-        problem = "config.json has no model_type, and no open_clip_config.json is there"
-        raise UsageError(f"{source}: {problem}; restore the original files")
+        raise UsageError(
+            f"{source}: config.json has no model_type, and no open_clip_config.json is there; "
+            "restore the original files"
+        )
     if Path(source).is_dir():
         read_object(Path(source) / OPEN_CLIP)  # says that it is missing
     raise UsageError(f"{source}: is not a model in a known format; see compoclip inspect")

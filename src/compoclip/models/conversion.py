@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import (
     LoadedModel,
     assemble,
@@ -145,9 +145,11 @@ def interpolate(
     remedy = "interpolate a model with the base it was trained from"
     _require_mixable(base.name, ours, tuned.name, theirs, remedy)
     on_base = theirs.adapter and theirs.base == ours.weights
-    problem = "squared interpolation is for adapters on their own base, and "
-    problem += f"{tuned.name} is no adapter of {base.name}"
-    require(on_base or wise_lora != "squared", problem, "leave it out", UsageError)
+    if not on_base and wise_lora == "squared":
+        raise UsageError(
+            f"squared interpolation is for adapters on their own base, and {tuned.name} is no "
+            f"adapter of {base.name}: leave it out"
+        )
     state = interpolate_states(
         base.encoder.model.state_dict(),
         tuned.encoder.model.state_dict(),

@@ -128,8 +128,9 @@ class DualEncoder(nn.Module):
         compiler for the model's device, UsageError for a network with adapters.
         """
         if lora_state(self.model):
-            problem = "--compile knows no adapters (they are merged at every step): leave one out"
-            raise UsageError(problem)
+            raise UsageError(
+                "--compile knows no adapters (they are merged at every step): leave one out"
+            )
         require_compiler(self.device)
         self.image_tower.compile()
         return ("image", "text") if self.text_tower.compile() else ("image",)
@@ -259,8 +260,10 @@ class DualEncoder(nn.Module):
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
         if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
-            problem = "text ids must be a (texts, context) int64 tensor with at least one text, "
-            raise CompoclipError(f"{problem}not {tuple(ids.shape)} {ids.dtype}")
+            raise CompoclipError(
+                "text ids must be a (texts, context) int64 tensor with at least one text, not "
+                f"{tuple(ids.shape)} {ids.dtype}"
+            )
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 

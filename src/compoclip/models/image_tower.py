@@ -13,7 +13,7 @@ from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.blocks import (
     AS_WRITTEN,
     is_plain,
@@ -71,8 +71,11 @@ class ImageTower:
                 reason = "its attention pool needs the whole feature map"
         elif not isinstance(visual, ModifiedResNet):
             reason = f"{type(visual).__name__} is not a known kind"
-        problem = f"{purpose} need patch features and this image tower has none ({reason})"
-        require(not reason, problem, f"choose another model or do without {purpose}")
+        if reason:
+            raise CompoclipError(
+                f"{purpose} need patch features and this image tower has none ({reason}): choose "
+                f"another model or do without {purpose}"
+            )
 
     @property
     def has_trunk(self) -> bool:
@@ -87,10 +90,12 @@ class ImageTower:
         """Raise UsageError when features before the last projection cannot be had: the tower ends
         with an attention pool, or with no projection of its own."""
         kind = type(self._visual).__name__
-        remedy = f"this tower ({kind}) does not end with a projection that could be "
-        remedy += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
         problem = "features of a frozen image trunk cannot be cached"
-        require(self.has_trunk, problem, remedy, UsageError)
+        if not self.has_trunk:
+            raise UsageError(
+                f"{problem}: this tower ({kind}) does not end with a projection that could be put "
+                "on them; freeze all of it (--freeze image), or leave --cache-frozen out"
+            )
 
     def work(
         self, pixels: Tensor, patches: bool = False, limit: int = 0, cached_at: CachedAt = ""

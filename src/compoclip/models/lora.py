@@ -159,11 +159,11 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
     """
     targets = lora_targets(network, lora)
     full = max(target.full_rank for target in targets)
-    problem = (
-        f"no adapted weight has more than rank {full:,}, so that more adds nothing; choose at "
-        f"most {full:,} (4 to 64 are usual)"
-    )
-    require(lora.rank <= full, f"LoRA rank {lora.rank:,}", problem, UsageError)
+    if lora.rank > full:
+        raise UsageError(
+            f"LoRA rank {lora.rank:,}: no adapted weight has more than rank {full:,}, so that more "
+            f"adds nothing; choose at most {full:,} (4 to 64 are usual)"
+        )
     require(not lora_state(network), "the model has adapters already", "merge them first")
     generator = torch.Generator().manual_seed(seed)
     for target in targets:

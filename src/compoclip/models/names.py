@@ -146,8 +146,9 @@ def require_model(spec: str, external: bool = False) -> None:
                 require_package(package, library, spec.partition("@")[0])
         return
     if library:
-        other = "evaluate takes such models, this command does not"
-        raise UsageError(f"{spec}: {other}; name {_FORMS}")
+        raise UsageError(
+            f"{spec}: evaluate takes such models, this command does not; name {_FORMS}"
+        )
     place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):
         require(place.is_dir(), spec, "no such folder", UsageError)
@@ -185,8 +186,11 @@ def require_weights(file: Path) -> None:
     with reading(file), file.open("rb") as stream:
         tensors = stream.read(_HEAD)[8:] == b"{"
     plausible = tensors or saved_by_torch(file) or disguised(file)
-    problem = f"holds no weights: no .safetensors file or state dict of PyTorch; name {_FORMS}"
-    require(plausible, file, problem, UsageError)
+    if not plausible:
+        raise UsageError(
+            f"{file}: holds no weights: no .safetensors file or state dict of PyTorch; name "
+            f"{_FORMS}"
+        )
 
 
 def saved_by_torch(file: Path) -> bool:

@@ -157,8 +157,9 @@ def mapped(path: Path) -> dict[str, NDArray[Any]]:
                 values = content[first:stop].view(_NUMBERS[entry["dtype"]])
                 tensors[name] = values.reshape(entry["shape"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        problem = f"damaged or cut short ({reason(error)}); copy or download it again"
-        raise CompoclipError(f"{path}: {problem}") from error
+        raise CompoclipError(
+            f"{path}: damaged or cut short ({reason(error)}); copy or download it again"
+        ) from error
     return tensors
 
 

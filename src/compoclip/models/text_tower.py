@@ -22,7 +22,7 @@ from open_clip.transformer import QuickGELU, TextTransformer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.models.blocks import (
     AS_WRITTEN,
     Attend,
@@ -171,11 +171,11 @@ class TextTower:
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when this tower has no projected token
         features up to EOT."""
-        problem = (
-            f"{purpose} need a native open_clip text tower that pools at the end-of-text token; "
-            "this model's does not"
-        )
-        require(self._pools_at_end, problem, f"choose another model or do without {purpose}")
+        if not self._pools_at_end:
+            raise CompoclipError(
+                f"{purpose} need a native open_clip text tower that pools at the end-of-text "
+                f"token; this model's does not: choose another model or do without {purpose}"
+            )
 
     def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
         """Return how this tower wants texts on `device`. limit: see `TextPlanner`."""
@@ -251,12 +251,12 @@ class TextTower:
 
     def layers(self) -> TextLayers:
         """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
-        problem = (
-            "that takes a native open_clip transformer, not a Hugging Face tower or one with a "
-            "class token; choose another model"
-        )
         subject = "the layers of this model's text tower cannot be run one by one"
-        require(self._tower is not None, subject, problem)
+        if self._tower is None:
+            raise CompoclipError(
+                f"{subject}: that takes a native open_clip transformer, not a Hugging Face tower "
+                "or one with a class token; choose another model"
+            )
         return TextLayers(self._tower)
 
     def _encode(self, group: PackedTokens | WholeTokens, tokens: bool, state: bool) -> Outputs:

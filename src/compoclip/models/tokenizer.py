@@ -129,8 +129,10 @@ class Tokenizer:
 
         Raises CompoclipError for tokenizers other than CLIP's BPE.
         """
-        problem = "does not say which tokens are one word; only CLIP's own does"
-        require(self._simple, f"tokenizer {self.id}", problem)
+        if not self._simple:
+            raise CompoclipError(
+                f"tokenizer {self.id}: does not say which tokens are one word; only CLIP's own does"
+            )
         words = self._inner.clean_fn(text[:MAX_TOKENIZED_CHARACTERS]).split()
         pieces = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in pieces if ids)
@@ -221,8 +223,11 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     """
     context = text_cfg.get("context_length", 77)
     good = isinstance(context, int) and 2 <= context <= MAX_CONTEXT
-    problem = f"must be a number of tokens from 2 to {MAX_CONTEXT}"
-    require(good, f"context_length {str(context)[:80]}", problem)
+    if not good:
+        raise CompoclipError(
+            f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
+            f"{MAX_CONTEXT}"
+        )
     options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     if text_cfg.get("hf_tokenizer_name"):
         return Tokenizer(_hf_tokenizer(text_cfg, options, context, folder), context)
@@ -233,9 +238,12 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
         if len(options) == 1:
             return _of_merges(Path(options["bpe_path"]).read_bytes()).with_context(context)
     for token in options.get("additional_special_tokens") or ():
-        problem = f"{str(token)[:80]!r} is not of letters, digits, _, - and angle brackets "
         plain = isinstance(token, str) and _SPECIAL.fullmatch(token)
-        require(plain, "additional_special_tokens", f"{problem}(open_clip reads it as a pattern)")
+        if not plain:
+            raise CompoclipError(
+                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
+                "and angle brackets (open_clip reads it as a pattern)"
+            )
     from open_clip.tokenizer import SimpleTokenizer
 
     try:
@@ -258,22 +266,25 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
     """A gzipped merges file; of another folder it would be copied into the next checkpoint."""
     path = Path(str(stated))
     outside = folder is not None and (path.is_absolute() or ".." in path.parts)
-    problem = (
-        f"bpe_path {str(stated)[:200]} leads outside of the folder; copy the file into it and "
-        "name it there"
-    )
-    require(not outside, folder, problem)
+    if outside:
+        raise CompoclipError(
+            f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
+            "into it and name it there"
+        )
     path = (folder or Path()) / path
-    missing = "the tokenizer's merges file is missing; restore the original file"
-    require(path.is_file(), path, missing)
+    if not path.is_file():
+        raise CompoclipError(
+            f"{path}: the tokenizer's merges file is missing; restore the original file"
+        )
     other = disguised(path)
     require(not other, path, other)
     try:
         with path.open("rb") as file:
             malformed = _malformed_line(file.read(MAX_MERGES_BYTES))
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        problem = f"not a gzipped BPE merges file ({reason(error)}); restore the original file"
-        raise CompoclipError(f"{path}: {problem}") from error
+        raise CompoclipError(
+            f"{path}: not a gzipped BPE merges file ({reason(error)}); restore the original file"
+        ) from error
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
     read = malformed is not None and malformed - 1 <= 49152 - 256 - 2
     require(not read, path, f"line {malformed} is not a merge of two symbols")
@@ -309,8 +320,10 @@ def _hf_tokenizer(
         require_hub_name(name, "hf_tokenizer_name")
     # Other options go to transformers, which runs code of the folder for some.
     for key in options:
-        message = f"'{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
-        require(key in _HF_OPTIONS, "tokenizer_kwargs", message)
+        if key not in _HF_OPTIONS:
+            raise CompoclipError(
+                f"tokenizer_kwargs: '{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+            )
     optional("transformers", "hf", f"tokenizer '{source}'")
     try:
         with plugins.fence(

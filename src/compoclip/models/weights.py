@@ -112,8 +112,10 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
             )
         named += value.numel() * value.element_size()
     size = path.stat().st_size
-    problem = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
-    require(named <= MAX_SHARED * size, path, problem)
+    if named > MAX_SHARED * size:
+        raise CompoclipError(
+            f"{path}: names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
+        )
     require_finite(state, str(path))
     prefix, rest = "", part if part != entry else ""
     if rest and any(name.startswith(rest) for name in state):
@@ -124,8 +126,11 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
             break
         names = [name.removeprefix(outer) for name in state]
         twice, times = Counter(names).most_common(1)[0]
-        problem = f"has '{twice}' with and without '{outer}': it holds two models; "
-        require(times == 1, path, f"{problem}save the one you mean")
+        if times != 1:
+            raise CompoclipError(
+                f"{path}: has '{twice}' with and without '{outer}': it holds two models; save the "
+                "one you mean"
+            )
         state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
         prefix += outer
     if rest:
@@ -181,8 +186,9 @@ def _content(path: Path) -> Any:
         raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
     except Exception as error:  # what a reader says of bytes that are no weights has any type
         if safe:
-            problem = f"damaged or cut short ({reason(error)}); copy or download it again"
-            raise CompoclipError(f"{path}: {problem}") from error
+            raise CompoclipError(
+                f"{path}: damaged or cut short ({reason(error)}); copy or download it again"
+            ) from error
         raise CompoclipError(
             f"{path}: not a plain PyTorch state dict; it is damaged or holds code (pickled "
             "objects), which is never run: copy or download it again, or save its state_dict() as "
@@ -411,8 +417,11 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
             value, start = value[:rows], start[:rows]
         theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
         same = name in state and value.numel() == start.numel()
-        problem = f"'{name}' {theirs} and {tuple(start.shape)} in the base: another architecture"
-        require(same, source, problem)
+        if not same:
+            raise CompoclipError(
+                f"{source}: '{name}' {theirs} and {tuple(start.shape)} in the base: another "
+                "architecture"
+            )
         if not start.is_floating_point():
             continue
         one, other = (x.detach().cpu().float().reshape(-1) for x in (value, start))

@@ -24,7 +24,7 @@ from compoclip.config import (
     Shown,
 )
 from compoclip.console import counted, note, prose
-from compoclip.errors import CompoclipError, UsageError, interruption_said, require
+from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.files import only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
 from compoclip.notebook import preformatted
@@ -201,8 +201,11 @@ def rule_for(photos: int, data: str = "data") -> SizeRule:
 
     data: where they are, for the message.
     """
-    few = f"{counted(photos, 'photo')}; tune needs {LEAST}: fewer leave too few to judge by"
-    require(photos >= LEAST, data, few, UsageError)
+    if photos < LEAST:
+        raise UsageError(
+            f"{data}: {counted(photos, 'photo')}; tune needs {LEAST}: fewer leave too few to judge "
+            "by"
+        )
     return next(rule for rule in RULES if photos <= rule.photos)
 
 

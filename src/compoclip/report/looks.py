@@ -16,7 +16,7 @@ from PIL import Image
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT, ImageRef
 from compoclip.data.decode import data_uri
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError
 from compoclip.report.study import Study
 
 if TYPE_CHECKING:  # a report without maps needs no torch
@@ -239,9 +239,13 @@ def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
 def require_measured(models: Mapping[str, LoadedModel], study: Study) -> None:
     """Raises CompoclipError unless each is the model of that name that was measured."""
     for name, model in models.items():
-        problem = f"no results of that model; there are {', '.join(study.models)}"
-        require(name in study.results, f"--maps {name}", problem)
+        if name not in study.results:
+            raise CompoclipError(
+                f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
+            )
         measured = next(iter(study.results[name].values())).identity.get("weights")
-        problem = f"{model.name} has weights {model.identity.weights}, but the results of {name} "
-        problem += f"are of {measured}; name the checkpoint that was measured"
-        require(measured in (None, "", model.identity.weights), f"--maps {name}", problem)
+        if measured not in (None, "", model.identity.weights):
+            raise CompoclipError(
+                f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
+                f"results of {name} are of {measured}; name the checkpoint that was measured"
+            )

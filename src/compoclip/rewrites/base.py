@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from compoclip import plugins
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,11 @@ def get_rewrite(name: str) -> Rewrite:
     expected = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
     rewrite = plugins.chosen(name, _defined(plugins.parts_of(name)), "rewrites", expected)
     free = registered.get(rewrite.name, rewrite) is rewrite
-    taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
-    require(free, plugins.split(name)[0], taken, UsageError)
+    if not free:
+        raise UsageError(
+            f"{plugins.split(name)[0]}: '{rewrite.name}' is a rewrite already; give yours another "
+            "name"
+        )
     return rewrite
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.rewrites.driver import NO_CANDIDATE, Proposal, Round, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS
 from compoclip.rewrites.reading import Reading
@@ -44,8 +44,10 @@ def read_ratings(path: Path) -> dict[str, float]:
             rating = float(row["Conc.M"])
         except ValueError:
             rating = 0.0
-        problem = f"Conc.M {row['Conc.M']!r:.40} must be a rating from 1 to 5"
-        require(1 <= rating <= 5, f"{path}: row {number}", problem)
+        if not 1 <= rating <= 5:
+            raise CompoclipError(
+                f"{path}: row {number}: Conc.M {row['Conc.M']!r:.40} must be a rating from 1 to 5"
+            )
         ratings[row["Word"].lower()] = (rating - 1) / 4
     require(ratings, path, f"holds no rating; {SOURCE}")
     return ratings

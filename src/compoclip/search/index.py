@@ -155,8 +155,11 @@ class PhotoIndex:
 
         identity = identity_of(encoder)
         differing = ", ".join(k for k in identity if self.about["identity"].get(k) != identity[k])
-        problem = f"made with another model ({self.about['model']}: other {differing}); name that "
-        require(not differing, path, f"{problem}model with --model, or run compoclip index again")
+        if differing:
+            raise CompoclipError(
+                f"{path}: made with another model ({self.about['model']}: other {differing}); name "
+                "that model with --model, or run compoclip index again"
+            )
 
 
 class FileTexts(Sequence[str]):
@@ -383,16 +386,18 @@ def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
     require(not (to == "file" and is_table(out)), out, other.format("is the folder"), UsageError)
     require(not (to == "lancedb" and out.is_file()), out, other.format("is the file"), UsageError)
     table = is_table(out)
-    problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
-    require(vectors != "int8" or not (table or to == "lancedb"), out, problem, UsageError)
+    if vectors == "int8" and (table or to == "lancedb"):
+        raise UsageError(
+            f"{out}: a table of LanceDB holds float32 vectors; leave --vectors int8 out"
+        )
     if table:
         return
     if to == "lancedb":
         files.require_new_folder(out)
         require_package("lancedb", "lancedb", "--to lancedb")
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
-    problem = "is there and no index of photos; choose another --out"
-    require(not out.is_file() or _begins_as_index(out), out, problem)
+    if out.is_file() and not _begins_as_index(out):
+        raise CompoclipError(f"{out}: is there and no index of photos; choose another --out")
 
 
 @dataclass

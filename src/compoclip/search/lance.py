@@ -35,8 +35,10 @@ def _one_line(folder: Path, *, writing: bool = False) -> Iterator[None]:
     except Exception as error:
         if writing:
             raise files.unwritable(folder, error) from error
-        problem = f"a damaged index ({files.reason(error)}); delete it and run compoclip index"
-        raise CompoclipError(f"{folder}: {problem} again") from error
+        raise CompoclipError(
+            f"{folder}: a damaged index ({files.reason(error)}); delete it and run compoclip index "
+            "again"
+        ) from error
 
 
 class TableTexts(Sequence[str]):

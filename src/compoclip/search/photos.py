@@ -20,7 +20,7 @@ from compoclip.data.decode import decode, photo_hash
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Matrix
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
@@ -249,8 +249,11 @@ def _encode(
 
     torch.set_num_threads(threads)
     encoder = _encoder(model, device, precision)
-    problem = f"another model on {platform.node()}; every machine of the cluster needs the same one"
-    require(identity_of(encoder) == identity, model, problem)
+    if identity_of(encoder) != identity:
+        raise CompoclipError(
+            f"{model}: another model on {platform.node()}; every machine of the cluster needs the "
+            "same one"
+        )
 
     def named_image(row: int) -> tuple[str, Path | bytes]:
         name, place = photos[row]

@@ -88,8 +88,9 @@ def frozen_features(
         model.encoder.image_tower.require_trunk()
     photos, digest = _shown_photos(source, method)
     if not photos:
-        alone = f"{method.name} shows composites alone, each of them new"
-        raise UsageError(f"--cache-frozen: {alone}: leave it out")
+        raise UsageError(
+            f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
+        )
     places = list(photos.values())
     read = _Maker(
         *(model, source, method, transform, settings.precision, at, places, digest),

@@ -98,8 +98,10 @@ def read_object(body: bytes | bytearray, expected: str) -> dict[str, Any]:
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_REQUEST_VALUES:
-        limit = f"{MAX_REQUEST_VALUES:,} commas and brackets"
-        raise UsageError(f"the request has more than {limit}; send less at once")
+        raise UsageError(
+            f"the request has more than {MAX_REQUEST_VALUES:,} commas and brackets; send less at "
+            "once"
+        )
     text = decoded(body, "the request", f"send an object with {expected}")
     try:
         data: dict[str, Any] = parse_json(text, halves=True)

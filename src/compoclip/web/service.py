@@ -241,8 +241,10 @@ def _item(value: Any, location: str, is_image: bool | None) -> _Item:
     content = value
     if isinstance(value, dict):
         if len(value) != 1 or not {"text", "image"} & set(value):
-            expected = 'an object is {"text": TEXT} or {"image": BASE64}'
-            raise UsageError(f"{location} is an unknown object: {expected}")
+            raise UsageError(
+                f'{location} is an unknown object: an object is {{"text": TEXT}} or {{"image": '
+                "BASE64}"
+            )
         ((kind, content),) = value.items()
         if is_image is not None and is_image is not (kind == "image"):
             raise UsageError(
@@ -263,8 +265,10 @@ def _item(value: Any, location: str, is_image: bool | None) -> _Item:
         raise UsageError(f"{location} is not {form}{'; token ids are not taken' if ids else ''}")
     if not is_image:
         if len(content) > MAX_SERVED_CHARACTERS:
-            limit = f"at most {MAX_SERVED_CHARACTERS:,} are allowed"
-            raise UsageError(f"{location} has {len(content):,} characters; {limit}")
+            raise UsageError(
+                f"{location} has {len(content):,} characters; at most {MAX_SERVED_CHARACTERS:,} "
+                "are allowed"
+            )
         if not content.strip():
             raise UsageError(f"{location} is empty")
         if not encodable(content):

@@ -82,8 +82,10 @@ class Groups(ImagePlan):
             note(f"left out: {counted(small, 'group')} of fewer than {self.variations} variations")
         per_step = batch_size // slots  # groups in a step
         if len(groups) < per_step:
-            problem = f"{len(groups)} usable groups, and a batch takes {per_step}"
-            raise UsageError(f"{source_name}: {problem}; lower --batch-size or supply more")
+            raise UsageError(
+                f"{source_name}: {len(groups)} usable groups, and a batch takes {per_step}; lower "
+                "--batch-size or supply more"
+            )
         steps = len(pairs) // (per_step * self.pairs) if self.pairs else len(groups) // per_step
         return steps, partial(self._order, groups, pairs, scores, seed, steps * per_step, per_step)
 

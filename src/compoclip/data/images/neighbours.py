@@ -46,8 +46,9 @@ class Neighbours(ImagePlan):
 
     def __post_init__(self) -> None:
         if not 0 <= self.count <= self.among:
-            chosen = f"{self.count} hard images of the {self.among} nearest"
-            raise UsageError(f"{chosen}: must be 0 to {self.among}")
+            raise UsageError(
+                f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
+            )
 
     @property
     def images_per_sample(self) -> int:

@@ -23,7 +23,7 @@ from compoclip.data import prompts
 from compoclip.data.columns import require_texts
 from compoclip.data.sources import LABEL, SEVERAL, Source
 from compoclip.data.split_names import NoUseError
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -93,15 +93,19 @@ def _names(
     places = [int(number) for number in numbers]  # names that the data state count from 0
     if numbers and not listed and len(numbers) == len(stated):
         listed = prompts.listed_names(folder) or tuple(aliases[0] for aliases in reference)
-        problem = f"classes are called by numbers ({', '.join(numbers[:3])}, ...), which no "
-        problem += f'caption can use; {remedy}, or take the templates of their set ("cifar-10")'
-        require(listed, spec, problem)
+        if not listed:
+            raise CompoclipError(
+                f"{spec}: classes are called by numbers ({', '.join(numbers[:3])}, ...), which no "
+                f'caption can use; {remedy}, or take the templates of their set ("cifar-10")'
+            )
         places = prompts.numbered(numbers, len(listed)) or places
     if numbers and listed:
         by_number = dict(enumerate(listed))
         for label, number in zip(numbers, places):
-            problem = f"label {label} has no name among {len(listed)}; {remedy}"
-            require(by_number.get(number), spec, problem)
+            if not by_number.get(number):
+                raise CompoclipError(
+                    f"{spec}: label {label} has no name among {len(listed)}; {remedy}"
+                )
             stated[label] = by_number[number]
     published, stated_names = prompts.class_places(reference), tuple(dict.fromkeys(stated.values()))
     spoken = prompts.spoken_among(stated_names, classes, spec)

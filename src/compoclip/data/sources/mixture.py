@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.errors import UsageError, require
+from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
 
@@ -42,9 +42,11 @@ class WeightedMix:
         for name in sorted(exact, key=lambda dataset: quotas[dataset] - exact[dataset])[:left]:
             quotas[name] += 1
         for name, quota in quotas.items():
-            problem = f"a weight of {self.weights[name]:g} is less than one sample in an epoch of "
-            problem += f"{total}; raise it, or leave the data set out"
-            require(quota, name, problem, UsageError)
+            if not quota:
+                raise UsageError(
+                    f"{name}: a weight of {self.weights[name]:g} is less than one sample in an "
+                    f"epoch of {total}; raise it, or leave the data set out"
+                )
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:

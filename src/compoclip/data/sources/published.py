@@ -40,7 +40,7 @@ from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import open_tables, table_of
 from compoclip.data.split_names import COLUMN
 from compoclip.embedded_images import EmbeddedImages
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import reading
 from compoclip.records import read_rows
 from compoclip.tables import FETCH_AGAIN, read_delimited, read_lines
@@ -126,8 +126,8 @@ def _vismin(files: Sequence[Path], request: Request, splits: Sequence[str]) -> S
     for file in files:
         kinds = table_of(file).kinds
         read_fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
-        problem = f"lacks encoded images in column 'image'; {FETCH_AGAIN}"
-        require(holds_bytes(kinds["image"]), file, problem)
+        if not holds_bytes(kinds["image"]):
+            raise CompoclipError(f"{file}: lacks encoded images in column 'image'; {FETCH_AGAIN}")
     images = EmbeddedImages(files, "image")
     column, present = ImageColumn("image", images), images.present()
     builder = RowBuilder.of_paths(files[0], request, files[0].parent, column)
@@ -182,8 +182,8 @@ def open_coco(path: Path, data: Any, request: Request) -> Source:
 
     def entries(part: str, keys: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         rows = data.get(part)
-        problem = f"lacks {part!r}; are these COCO's caption annotations?"
-        require(isinstance(rows, list), path, problem)
+        if not isinstance(rows, list):
+            raise CompoclipError(f"{path}: lacks {part!r}; are these COCO's caption annotations?")
         for origin, _, entry in numbered(rows, f"{path}, {part}"):
             yield origin, read_fields(with_photo(entry, "file_name"), keys, origin)
 

@@ -338,7 +338,7 @@ def open_shards(
 def require_shards(shards: Sequence[Path]) -> Sequence[Path]:
     """Return shards; raise CompoclipError for one that is missing or compressed."""
     for shard in shards:
-        problem = "only plain .tar shards can be read; decompress it"
-        require(has_ending(shard, ".tar"), shard, problem)
+        if not has_ending(shard, ".tar"):
+            raise CompoclipError(f"{shard}: only plain .tar shards can be read; decompress it")
         require(shard.is_file(), shard, "shard not found; check the path or the pattern")
     return shards

@@ -75,8 +75,9 @@ class RowTable:
         names = {image, negative}.intersection(self.kinds)
         embedded = sorted(name for name in names if holds_bytes(self.kinds[name]))
         if self.kinds and image not in embedded and not holds_text(self.kinds[image]):
-            problem = f"column {image!r} holds {self.kinds[image]}, not image paths or bytes"
-            raise UsageError(f"{self.name}: {problem}")
+            raise UsageError(
+                f"{self.name}: column {image!r} holds {self.kinds[image]}, not image paths or bytes"
+            )
         for name in captions if self.kinds else ():
             if name in embedded or not holds_text(self.kinds[name], lists=True):
                 kind = "images" if holds_bytes(self.kinds[name]) else self.kinds[name]
@@ -244,8 +245,10 @@ def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
     """Open rows of a JSON file: objects with the columns that tables may have."""
     require(rows, path, "has no rows; add rows, or name another file")
     for number, row in enumerate(rows, 1):
-        problem = "is no object with an image and captions; fix it"
-        require(isinstance(row, dict), f"{path}, row {number}", problem)
+        if not isinstance(row, dict):
+            raise CompoclipError(
+                f"{path}, row {number}: is no object with an image and captions; fix it"
+            )
     columns = json_columns(rows, _enough_for(request, path))
     numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
     table = RowTable(path, columns, lambda names: numbered)
@@ -360,8 +363,10 @@ class _Cells:
 
     def located(self, row: int) -> tuple[Path, int]:
         """Refuse to name the library's file; benchmarks need one."""
-        problem = "is measured from files alone; save it as Parquet (Dataset.to_parquet) first"
-        raise UsageError(f"{self._spec}: {problem}")
+        raise UsageError(
+            f"{self._spec}: is measured from files alone; save it as Parquet (Dataset.to_parquet) "
+            "first"
+        )
 
     def present(self) -> list[bool]:
         """Return for each row whether it has an image."""

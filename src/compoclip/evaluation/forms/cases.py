@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
@@ -141,9 +141,12 @@ class CaseForm(ItemForm[Cases]):
         images, texts = len(case.images), len(case.texts)
         scores = images * texts if self.images else 3
         good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
-        problem = f"{images} images, {texts} texts and truth {case.truth} are no {case.form} item; "
         item = f"item '{case.id}' of sub-task '{case.subtask}'"
-        require(good, item, f"{problem}check the annotation file")
+        if not good:
+            raise CompoclipError(
+                f"{item}: {images} images, {texts} texts and truth {case.truth} are no {case.form} "
+                "item; check the annotation file"
+            )
         return self.answers or max(images, texts)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
@@ -321,9 +324,11 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            item = f"item '{case.id}' of sub-task '{case.subtask}'"
             problem = f"a {case.form} item among binary ones; a benchmark with binary items can "
-            require(case.form is self.name, item, f"{problem}have no others")
+            if case.form is not self.name:
+                raise CompoclipError(
+                    f"item '{case.id}' of sub-task '{case.subtask}': {problem}have no others"
+                )
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
@@ -334,9 +339,11 @@ class BinaryForm(CaseForm):
         for name in (*rows_of, *needed):
             kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)
             of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
-            problem = f"among the {len(kinds)} items{of} there must be true and false ones; get "
-            problem += "their images and the whole annotation file"
-            require(kinds.any() and not kinds.all(), f"sub-task '{name}'", problem)
+            if not kinds.any() or kinds.all():
+                raise CompoclipError(
+                    f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
+                    "false ones; get their images and the whole annotation file"
+                )
         thresholds = {
             part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])
             for part, dev in benchmark.tuned_on.items()

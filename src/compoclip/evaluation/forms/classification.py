@@ -19,7 +19,7 @@ from compoclip.benchmarks.case import (
     image_key,
     image_names,
 )
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import RetrievalRanks, rank
@@ -89,9 +89,11 @@ class ClassificationForm(ItemForm[Classification]):
             return items
         truth = np.array(content.labels) == 1
         two = len(content.classes) == 2 and truth.any() and not truth.all()
-        problem = f"needs images of two classes, not {truth.sum()} of {len(truth)} images in class "
-        problem += f"1 of {len(content.classes)}; get the whole set"
-        require(two, "the area under the ROC curve", problem)
+        if not two:
+            raise CompoclipError(
+                f"the area under the ROC curve: needs images of two classes, not {truth.sum()} of "
+                f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+            )
         odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
         return replace(
             items,

@@ -32,7 +32,7 @@ from compoclip.benchmarks.case import (
     Probe,
 )
 from compoclip.console import counted, note
-from compoclip.errors import require
+from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.forms.classification import classified
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import rank
@@ -115,10 +115,11 @@ class ProbeForm(ItemForm[Probe]):
         both: Values = np.concatenate([train, held_out])
         both_labels: Indices = np.concatenate([train_labels, held_out_labels])
         classes = len(content.test.classes)
-        problem = (
-            "the training photos are of one class, and a probe tells classes apart; add photos"
-        )
-        require(len(np.unique(train_labels)) > 1, benchmark.name, f"{problem} of others")
+        if len(np.unique(train_labels)) <= 1:
+            raise CompoclipError(
+                f"{benchmark.name}: the training photos are of one class, and a probe tells "
+                "classes apart; add photos of others"
+            )
         require(len(held_out), benchmark.name, "no validation photo is left; add some")
 
         def accuracy(strength: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
@@ -103,8 +103,10 @@ def _row(
             name, _, result_edition = result.reader_name.partition("@")
             if result_edition == edition and name in table.benchmarks:
                 both = f"{named.get(name, result).benchmark} and {result.benchmark}"
-                problem = f"{both} are both results of {name}; give the one to be shown"
-                require(name not in named, model, problem)
+                if name in named:
+                    raise CompoclipError(
+                        f"{model}: {both} are both results of {name}; give the one to be shown"
+                    )
                 named[name] = result
     cells: list[MeasuredCell | None] = []
     missing: dict[str, tuple[str, ...]] = {}

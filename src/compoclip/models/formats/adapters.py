@@ -136,15 +136,18 @@ class AdapterFolder(Format):
         stated = _stated_base(path)
         by_name = f"compoclip convert {path} DST --to merged --base BASE"
         if not (base or stated):
-            problem = f"does not say what it was trained on, {CONFIG} has no {_BASE}"
-            raise UsageError(f"{path}: {problem}: {by_name}")
+            raise UsageError(
+                f"{path}: does not say what it was trained on, {CONFIG} has no {_BASE}: {by_name}"
+            )
         try:
             start = load_model(base or stated, activation=activation)
         except CompoclipError as error:
             if base:
                 raise
-            problem = f"{path / CONFIG}: {_BASE} {quoted(stated)} cannot be loaded"
-            raise type(error)(f"{problem} ({error}); name it: {by_name}") from error
+            raise type(error)(
+                f"{path / CONFIG}: {_BASE} {quoted(stated)} cannot be loaded ({error}); name it: "
+                f"{by_name}"
+            ) from error
         assumed = (*start.config.assumed, *unread_files(path, "PEFT"))
         return replace(start, config=replace(start.config, assumed=assumed))
 
@@ -209,8 +212,10 @@ def _require_agreement(folder: Path, lora: Lora) -> None:
     check_entries(data, CONFIG, file, remedy)
     for entry, recorded in (("r", lora.rank), ("lora_alpha", lora.alpha)):
         stated = data.get(entry)
-        problem = f"{entry} is {typed_repr(stated)}, and {recorded} in {RECORD}; {remedy}"
-        require(stated == recorded, file, problem)
+        if stated != recorded:
+            raise CompoclipError(
+                f"{file}: {entry} is {typed_repr(stated)}, and {recorded} in {RECORD}; {remedy}"
+            )
 
 
 def _stated_base(folder: Path) -> str:
@@ -263,9 +268,11 @@ def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[
         filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
         if name in pairs:
             read_a, read_b = pairs[name]
-            problem = f"the adapter of '{name}' maps {read_a.shape[1]} to {len(read_b)} and the "
-            problem += f"model has {a.shape[1]} to {len(b)}: it is for another architecture"
-            require((read_a.shape[1], len(read_b)) == (a.shape[1], len(b)), source, problem)
+            if (read_a.shape[1], len(read_b)) != (a.shape[1], len(b)):
+                raise CompoclipError(
+                    f"{source}: the adapter of '{name}' maps {read_a.shape[1]} to {len(read_b)} "
+                    f"and the model has {a.shape[1]} to {len(b)}: it is for another architecture"
+                )
             a[: len(read_a)], b[:, : len(read_a)] = read_a, read_b
     return _named(filled)
 
@@ -405,18 +412,21 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         with sound(source):
             try:
                 for entry, expected in (("target_modules", True), ("exclude_modules", False)):
-                    problem = f"{entry} leaves '{module}' out, and the weights adapt it; {_MERGE}"
                     names = config.get(entry) or []
-                    require(matches(names, module) is expected, source, problem)
+                    if matches(names, module) is not expected:
+                        raise CompoclipError(
+                            f"{source}: {entry} leaves '{module}' out, and the weights adapt it; "
+                            f"{_MERGE}"
+                        )
                 alpha = float(stated("alpha_pattern", "lora_alpha", module))
                 listed = int(stated("rank_pattern", "r", module))
             except (TimeoutError, regex.error) as error:
                 raise ValueError(f"a pattern takes too long or is invalid: {error}") from error
-        problem = (
-            f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files were "
-            "mixed"
-        )
-        require(listed == rank, folder, problem)
+        if listed != rank:
+            raise CompoclipError(
+                f"{folder}: '{module}' has rank {rank} and {CONFIG} says r {listed}: parts of "
+                "several files were mixed"
+            )
         return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
     paths = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
@@ -433,8 +443,10 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         full = max(target.full_rank for target in lora_targets(network, lora))
         linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
         # each projection may bring its own
-        remedy = f"rank {linear:,} exceeds the rank of every layer, {full:,}"
-        require(linear <= 3 * full, folder, remedy)
+        if not linear <= 3 * full:
+            raise CompoclipError(
+                f"{folder}: rank {linear:,} exceeds the rank of every layer, {full:,}"
+            )
         ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
         rank = max(linear, *ranks)
         # scaling is part of B already: alpha / rank = 1

@@ -242,25 +242,29 @@ def require_pipeline(path: Path) -> None:
         require(isinstance(modules, list), file, "expected a list of modules; restore the file")
         for number, module in enumerate(modules):
             kind = str(module.get("type") if isinstance(module, Mapping) else module)
-            problem = (
-                f"{number}.type {kind} is more than the model; st:FOLDER measures what it does"
-            )
             alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
-            require(alone, file, problem)
+            if not alone:
+                raise CompoclipError(
+                    f"{file}: {number}.type {kind} is more than the model; st:FOLDER measures what "
+                    "it does"
+                )
             place = str(module.get("path") or ".")
             elsewhere = kind.rpartition(".")[2] != "Normalize" and Path(place) != Path()
-            problem = f"{number}.path: the model is in {place}; name {path / place}"
-            require(not elsewhere, file, problem)
+            if elsewhere:
+                raise CompoclipError(
+                    f"{file}: {number}.path: the model is in {place}; name {path / place}"
+                )
         if (file := path / MODALITIES).is_file():
             check_entries(read_object(file), MODALITIES, file, "st:FOLDER follows it")
     if (file := path / "config_sentence_transformers.json").is_file():
         data = read_object(file)
         check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
         prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
-        problem = (
-            f"default_prompt_name: texts begin with {typed_repr(prompt)}; st:FOLDER follows it"
-        )
-        require(not prompt, file, problem)
+        if prompt:
+            raise CompoclipError(
+                f"{file}: default_prompt_name: texts begin with {typed_repr(prompt)}; st:FOLDER "
+                "follows it"
+            )
 
 
 def cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | None) -> None:
@@ -346,8 +350,10 @@ def _require_vocabulary(
         return
     tokens = [token for token, number in vocabulary.items() if stated.get(token) != number]
     token = (tokens or [token for token in stated if token not in vocabulary])[0]
-    place = f"{within}{quoted(token)[1:-1]}"
-    raise CompoclipError(f"{file}: {place} is {typed_repr(stated.get(token))}; {_OTHER_TOKENIZER}")
+    raise CompoclipError(
+        f"{file}: {within}{quoted(token)[1:-1]} is {typed_repr(stated.get(token))}; "
+        f"{_OTHER_TOKENIZER}"
+    )
 
 
 def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None:
@@ -375,8 +381,9 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     name = re.sub(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$", "", str(kind))
     if name not in IMAGE_PROCESSORS:
         names = ", ".join(f"{name}ImageProcessor" for name in IMAGE_PROCESSORS)
-        problem = f"{within}image_processor_type {typed_repr(kind)} is not one of {names}"
-        raise CompoclipError(f"{source}: {problem}")
+        raise CompoclipError(
+            f"{source}: {within}image_processor_type {typed_repr(kind)} is not one of {names}"
+        )
     stated = {**IMAGE_PROCESSORS[name], **settings}
     square = {"height": side, "width": side}
     size, crop = (

@@ -92,8 +92,10 @@ def model_files(folder: Path) -> list[str]:
 
     Raises CompoclipError when it is no folder that this program writes, or has no safetensors.
     """
-    problem = "not a model folder; give RUN/model, RUN/adapter or what convert wrote"
-    require(folder.is_dir(), folder, problem)
+    if not folder.is_dir():
+        raise CompoclipError(
+            f"{folder}: not a model folder; give RUN/model, RUN/adapter or what convert wrote"
+        )
     needed, more = format_of(str(folder)).hub_files(folder)
     for name in needed:
         written = (folder / name).is_file()

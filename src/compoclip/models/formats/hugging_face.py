@@ -307,22 +307,30 @@ class HFClip(HuggingFaceFolder):
         """See `HuggingFaceFolder.read_config`."""
         kind = data.get("model_type", "unknown")
         *kinds, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
-        flaw = f"model_type '{kind}' is not {', '.join(kinds)} or {last}, the kinds that are read; "
-        flaw += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
-        require(kind == "clip", source, flaw)
+        if kind != "clip":
+            raise CompoclipError(
+                f"{source}: model_type '{kind}' is not {', '.join(kinds)} or {last}, the kinds "
+                f"that are read; {OTHERS}, and others for training come from open_clip "
+                "(ARCHITECTURE:TAG)"
+            )
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
-        flaw = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
-        same = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
-        require(same, source, f"{flaw}same in both towers")
+        if len(acts) != 1 or not acts <= {"quick_gelu", "gelu"}:
+            raise CompoclipError(
+                f"{source}: hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or "
+                "gelu, the same in both towers"
+            )
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
         config["embed_dim"] = int(data.get("projection_dim", 512))
         for part, theirs in (("vision", vision), ("text", text)):
             ours = config[f"{part}_cfg"] = _ours(part, theirs)
             width, hidden = ours["width"], int(theirs["intermediate_size"])
             heads = int(theirs["num_attention_heads"])
-            flaw = f"{part}_config.num_attention_heads {heads} does not divide hidden_size {width}"
-            require(width % heads == 0, source, flaw)
+            if width % heads != 0:
+                raise CompoclipError(
+                    f"{source}: {part}_config.num_attention_heads {heads} does not divide "
+                    f"hidden_size {width}"
+                )
             if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
                 exact = int(width * (hidden / width)) == hidden
                 ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
@@ -405,9 +413,11 @@ class HFSiglip(HuggingFaceFolder):
         vision, text = self._sections(data, source)
         for part in (text, vision):
             act, epsilon = part["hidden_act"], part["layer_norm_eps"]
-            flaw = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
-            flaw += f"{' or '.join(self._acts)} and 1e-06"
-            require(act in self._acts and epsilon == 1e-6, source, flaw)
+            if act not in self._acts or epsilon != 1e-6:
+                raise CompoclipError(
+                    f"{source}: hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
+                    f"{' or '.join(self._acts)} and 1e-06"
+                )
         shape = [int(vision[key]) for key in _SHAPE]
         size = next((name for name, sizes in SIZES.items() if list(sizes) == shape), None)
         trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
@@ -415,14 +425,20 @@ class HFSiglip(HuggingFaceFolder):
         if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
             trunk += TANH
         stated = ", ".join(f"{key} {vision[key]}" for key in (*_SHAPE, "patch_size", "image_size"))
-        flaw = f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
-        require(size is not None and is_model(trunk), source, f"{flaw}are read")
+        if size is None or not is_model(trunk):
+            raise CompoclipError(
+                f"{source}: timm has no SigLIP tower with the vision_config of {stated}: only "
+                "published sizes are read"
+            )
         sizes, hidden = _ours("text", text), int(text["intermediate_size"])
         if hidden != 4 * sizes["width"]:
             sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
         length = text.get("projection_size") or sizes["width"]
-        flaw = f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
-        require(length == shape[0], source, f"{flaw}: the towers must end in the same length")
+        if length != shape[0]:
+            raise CompoclipError(
+                f"{source}: text_config.projection_size is {length} and vision_config.hidden_size "
+                f"{shape[0]}: the towers must end in the same length"
+            )
         image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
@@ -497,9 +513,11 @@ class HFBlip(HuggingFaceFolder):
     def content(self, path: Path) -> Content:
         """See `HuggingFaceFolder.content`; a folder has no temperature as a rule."""
         data, state, assumed = super().content(path)
-        flaw = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
-        flaw += "captions or questions have no towers to compare"
-        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, flaw)
+        if not {"itm_head.weight", "vision_proj.weight"} <= state.keys():
+            raise CompoclipError(
+                f"{path}: is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); "
+                "BLIPs for captions or questions have no towers to compare"
+            )
         if "logit_scale" not in state:
             assumed = ["temperature: BLIP's first one, the folder has none"]
             state = {"logit_scale": torch.tensor(-math.log(BLIP_TEMPERATURE)), **state}
@@ -562,19 +580,20 @@ class SplitClip(HFClip):
             keys = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
             stated[part] = {key: data[key] for key in keys if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
-        flaw = (
-            f"the config.json in {' and '.join(self.folders.values())} do not agree on "
-            'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the weights '
-            "were trained"
-        )
-        require(len(acts) == 1, path, flaw)
+        if len(acts) != 1:
+            raise CompoclipError(
+                f"{path}: the config.json in {' and '.join(self.folders.values())} do not agree on "
+                'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the '
+                "weights were trained"
+            )
         try:
             data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
             data |= {"projection_dim": len(state["text_projection.weight"])}
             _ = state["visual_projection.weight"]
         except KeyError as error:
-            flaw = f"the towers lack {error}: it is not transformers' CLIP"
-            raise CompoclipError(f"{path}: {flaw}") from error
+            raise CompoclipError(
+                f"{path}: the towers lack {error}: it is not transformers' CLIP"
+            ) from error
         for part in stated:
             data[f"{part}_config"]["hidden_act"] = min(acts)
         unsaid = "temperature: 1/100, the folder has none"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compoclip.errors import CompoclipError, optional, require
+from compoclip.errors import CompoclipError, optional
 from compoclip.files import new_folder, reason
 from compoclip.models.checkpoint import Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
@@ -42,8 +42,9 @@ class OnnxFolder(Format):
 
     def load(self, source: str, activation: str | None) -> LoadedModel:
         """Refuse."""
-        problem = "holds an ONNX export, which is only written: name its original model"
-        raise CompoclipError(f"{source}: {problem}")
+        raise CompoclipError(
+            f"{source}: holds an ONNX export, which is only written: name its original model"
+        )
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
@@ -104,17 +105,18 @@ def _exported(
                 external_data=size > _PROTOBUF_LIMIT,
             )
     except Exception as error:  # the exporter raises its own and torch's internal types
-        problem = f"the {name} tower cannot be exported to ONNX ({reason(error)})"
-        raise CompoclipError(problem) from error
+        raise CompoclipError(
+            f"the {name} tower cannot be exported to ONNX ({reason(error)})"
+        ) from error
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in (example, example[:1]):
         embedded = torch.from_numpy(session.run(None, {argument: batch.numpy()})[0])
         with torch.no_grad():
             worst = max(worst, float((normalize(embedded) - normalize(tower(batch))).abs().max()))
-    problem = (
-        f"onnxruntime's embeddings differ by {worst:.1e} from the model's: not written; report "
-        "this with the versions of torch, onnx and onnxruntime"
-    )
-    require(worst <= TOLERANCE, file.name, problem)
+    if not worst <= TOLERANCE:
+        raise CompoclipError(
+            f"{file.name}: onnxruntime's embeddings differ by {worst:.1e} from the model's: not "
+            "written; report this with the versions of torch, onnx and onnxruntime"
+        )
     return worst

@@ -21,7 +21,7 @@ from typing import Any
 import open_clip
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_stamps
 from compoclip.models.architecture import (
     activation_of,
@@ -79,16 +79,17 @@ class TensorsAlone(Format):
             with suppress(CompoclipError):
                 fit = ", ".join(candidates(_read(source)[1].state))
             fit = f" (its tensors fit {fit})" if fit else ""
-            problem = f"which architecture is it? write ARCHITECTURE@{source}{fit}"
-            raise UsageError(f"{source}: {problem}")
+            raise UsageError(
+                f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
+            )
         config = named_config(architecture)
         both = f"{architecture}-quickgelu" in open_clip.list_models()
-        problem = (
-            "does not record its activation: OpenAI weights and their fine-tunes need "
-            f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
-            f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
-        )
-        require(activation or not both, file, problem)
+        if not activation and both:
+            raise CompoclipError(
+                f"{file}: does not record its activation: OpenAI weights and their fine-tunes need "
+                f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+                f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
+            )
         images = f"images are prepared as for {architecture}, a file of tensors does not say how"
         stated, statistics = with_activation(config, activation), published_stats(architecture)
         model = ModelConfig(stated, statistics, assumed=(images,))
@@ -170,10 +171,11 @@ class PublishedWeights(Format):
         plain = model.removesuffix("-quickgelu")
         timm = "timm_model_name" in config["vision_cfg"]  # activation
         other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
-        problem = (
-            f"the weights were trained with {trained} and {model} has {built}: use {other}:{tag}"
-        )
-        require(activation or timm or trained == built, source, problem)
+        if not activation and not timm and trained != built:
+            raise CompoclipError(
+                f"{source}: the weights were trained with {trained} and {model} has {built}: use "
+                f"{other}:{tag}"
+            )
         config = with_activation(config, activation)
         with downloading(source):
             stamps = file_stamps([Path(open_clip.download_pretrained(published))])
@@ -213,11 +215,11 @@ def _read(source: str) -> tuple[Path, WeightsFile]:
     file, part = _place_of(source)
     weights = require_one_model(read_weights(file, part), file)
     inside = next((name for name in weights.state if _LORALIB.search(name)), "")
-    problem = (
-        f"holds LoRA weights beside plain ones ('{inside}'): merge them with the code that wrote "
-        "them, and save the state_dict() again"
-    )
-    require(not inside, file, problem)
+    if inside:
+        raise CompoclipError(
+            f"{file}: holds LoRA weights beside plain ones ('{inside}'): merge them with the code "
+            "that wrote them, and save the state_dict() again"
+        )
     return file, weights
 
 
@@ -231,11 +233,12 @@ def load_tuned(source: str, base: LoadedModel, activation: str | None = None) ->
     origin = "stated by the user"
     if activation is None:
         kin = kinship(weights.state, base.encoder.model.state_dict(), str(file))
-        problem = (
-            f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
-            "1.4), so its activation is unknown: name its own base or give --activation"
-        )
-        require(kin["verdict"] in ("same", "derived"), file, problem)
+        if kin["verdict"] not in ("same", "derived"):
+            raise CompoclipError(
+                f"{file}: is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights "
+                "are near 1.4), so its activation is unknown: name its own base or give "
+                "--activation"
+            )
         origin = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
     loaded = _load(source, file, weights, config, origin)
