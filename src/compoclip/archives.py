@@ -165,8 +165,8 @@ def read_members(
         for info in zip_members(opened):
             place = place_of_member(archive, info.filename)
             if place is not None and place.name in names.values():
-                twice = place.name in members
-                require(not twice, archive, f"holds two files {place.name}; {_AGAIN}")
+                if place.name in members:
+                    raise CompoclipError(f"{archive}: holds two files {place.name}; {_AGAIN}")
                 members[place.name] = info
         for key, name in names.items():
             if name not in members:

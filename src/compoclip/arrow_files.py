@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.bounds import MAX_UNPACKED_RATIO
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError
 from compoclip.tables import FETCH_AGAIN, not_whole, require_honest_size, require_one_of_each
 
 PARQUET_BATCH = 8192
@@ -47,8 +47,7 @@ def opened_parquet(
             leaves = range(footer.num_columns)
             values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
             limit = most_values or most_rows
-            small = footer.num_rows <= most_rows and max(values, default=0) <= limit
-            if not small:
+            if not (footer.num_rows <= most_rows and max(values, default=0) <= limit):
                 raise CompoclipError(
                     f"{path}: more than the {most_rows:,} rows or {limit:,} values that such a "
                     "table may have; split it"
@@ -87,8 +86,8 @@ def arrow_table(path: Path, damaged: str = FETCH_AGAIN) -> pa.Table:
         batches, unpacked = [], 0
         for batch in map(reader.get_batch, numbers) if footer else reader:
             unpacked += batch.nbytes
-            small = unpacked <= MAX_UNPACKED_RATIO * path.stat().st_size
-            require(small, path, f"unpacks to far more than its size; {damaged}")
+            if unpacked > MAX_UNPACKED_RATIO * path.stat().st_size:
+                raise CompoclipError(f"{path}: unpacks to far more than its size; {damaged}")
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=reader.schema)
         table.validate(full=True)

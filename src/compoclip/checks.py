@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from compoclip.config import Names, Option, options_of
-from compoclip.errors import UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import require_new_folder, require_writable
 from compoclip.plugins import is_file, require_file
 from compoclip.typed import marks_of
@@ -187,8 +187,8 @@ def _part(name: str, _: Any, option: Option) -> None:
 def _files(pattern: str, _: Any, option: Option) -> None:
     from compoclip.patterns import ROW_FILES, find_files
 
-    there = Path(pattern).exists() or any(map(Path.exists, find_files(pattern, ROW_FILES)))
-    require(there, pattern, f"no such file; {_remedy(option)}")
+    if not Path(pattern).exists() and not any(map(Path.exists, find_files(pattern, ROW_FILES))):
+        raise CompoclipError(f"{pattern}: no such file; {_remedy(option)}")
 
 
 def _records(pattern: str, options: Any, option: Option, word: str = "") -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, printable, require, typed_repr
+from compoclip.errors import CompoclipError, printable, typed_repr
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -286,8 +286,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def require_new_folder(folder: Path) -> None:
     """Raise CompoclipError when `folder` exists and is not empty."""
-    free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    require(free, folder.absolute(), "already exists; choose another place or delete it")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise CompoclipError(
+            f"{folder.absolute()}: already exists; choose another place or delete it"
+        )
 
 
 def unwritable(path: Path, error: BaseException | str) -> CompoclipError:

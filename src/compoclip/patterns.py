@@ -8,7 +8,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from compoclip.bounds import MAX_PATTERN_NAMES
-from compoclip.errors import UsageError, require
+from compoclip.errors import UsageError
 
 _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
@@ -25,8 +25,8 @@ def expand_braces(pattern: str) -> list[str]:
     """
     *groups, end = _GROUP.split(pattern)
     plain, inner = [*groups[::2], end], groups[1::2]
-    matched = not {"{", "}"}.intersection("".join(plain))
-    require(matched, pattern, "unmatched brace in the pattern", UsageError)
+    if {"{", "}"}.intersection("".join(plain)):
+        raise UsageError(f"{pattern}: unmatched brace in the pattern")
     names = [plain[0]]
     for group, rest in zip(inner, plain[1:]):
         choices: Sequence[str] = group.split(",")

@@ -31,7 +31,7 @@ from compoclip.benchmarks.shuffles import WORDS, shuffled, tagger_stated
 from compoclip.benchmarks.table import Row
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.options import HELD_OUT
-from compoclip.errors import UsageError, require
+from compoclip.errors import UsageError
 
 LEFT_OUT = tuple(sorted(entries()["aro"]["left_out_of_paper"]))
 """Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
@@ -96,8 +96,8 @@ def one_side(
     Here it is the rows with the smallest hash of photo and caption; rows that share both are on one
     side. Raises UsageError for a share outside (0, 1), and for order tasks alone with val.
     """
-    good = 0 < held_out < 1
-    require(good, "aro", f"held_out={held_out:g} must lie between 0 and 1", UsageError)
+    if not 0 < held_out < 1:
+        raise UsageError(f"aro: held_out={held_out:g} must lie between 0 and 1")
     data.stated.append(f"split {split}, held out {held_out:g}")
     if split == "val":
         data.name += "_val"

@@ -14,7 +14,7 @@ from compoclip.arrow_files import arrow_table, holds_bytes, opened_parquet
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.files import bytes_hash
 from compoclip.patterns import has_ending
 
@@ -34,8 +34,8 @@ def opened_table(
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
-    few = table.num_rows <= MAX_ANNOTATION_ROWS
-    require(few, path, f"more than {MAX_ANNOTATION_ROWS:,} rows; {damaged}")
+    if table.num_rows > MAX_ANNOTATION_ROWS:
+        raise CompoclipError(f"{path}: more than {MAX_ANNOTATION_ROWS:,} rows; {damaged}")
 
     def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [name for name in table.column_names if {name, f"{name}.bytes"} & {*columns}]
@@ -102,8 +102,10 @@ def pictures(
                 if gaps and data is None:
                     refs.append(None)
                     continue
-                good = isinstance(data, bytes) and data
-                require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
+                if not isinstance(data, bytes) or not data:
+                    raise CompoclipError(
+                        f"{path}: row {row + 1}: {column!r:.60} holds no picture; add it"
+                    )
                 ref = ImageRef(path, member=f"{column}:{row}")
                 refs.append(by_hash.setdefault(bytes_hash(data), ref))
     return by_column

@@ -64,8 +64,8 @@ def download(
     the connection fails again and again, the file is not the expected one or cannot be written.
     """
     expected = expected or RemoteFile("", url)
-    supported = url.startswith(("http://", "https://"))
-    require(supported, url, "only http and https addresses can be fetched", UsageError)
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url}: only http and https addresses can be fetched")
     part = path.with_name(f"{path.name}.part")
     version = path.with_name(f"{part.name}.version")
     failures = 0

@@ -177,8 +177,8 @@ def find_missing(
                 f"{name}: cannot be fetched for you ({about.access}); source: {about.source}"
             )
         require_loadable(spec, {})  # which knows the sub-tasks
-        valid = not about.family or part in about.parts
-        require(valid, name, f"no set {part!r}; {closest(part, about.parts)}", UsageError)
+        if about.family and part not in about.parts:
+            raise UsageError(f"{name}: no set {part!r}; {closest(part, about.parts)}")
         states = file_states(about, root, part)
         reasons = {"missing": "missing", "differs": "not the official bytes"}
         needed = {state.path: reasons[state.state] for state in states if state.state in reasons}

@@ -179,8 +179,8 @@ def box(
     Raises CompoclipError when a number is absent or the box has no area.
     """
     x, y, w, h = (number(row, key, location) for key in keys)
-    good = min(w, h) >= 0 if flat else min(w, h) > 0
-    require(good, location, f"a box of {w:g} x {h:g} pixels is empty; {OFFICIAL}")
+    if min(w, h) < 0 or (min(w, h) == 0 and not flat):
+        raise CompoclipError(f"{location}: a box of {w:g} x {h:g} pixels is empty; {OFFICIAL}")
     return (x, y, x + w, y + h)
 
 

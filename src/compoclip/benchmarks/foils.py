@@ -96,8 +96,10 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             stem = Path(path.stem).stem if has_ending(path, ".gz") else path.stem
             name = stem if row.get("subtask") is None else _text(row, "subtask", location)
             skill = None if row.get("skill") is None else _text(row, "skill", location)
-            valid = skill is None or skill in SKILLS
-            require(valid, location, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
+            if skill is not None and skill not in SKILLS:
+                raise CompoclipError(
+                    f"{location}: unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}"
+                )
             earlier = skills.setdefault(name, skill)
             if earlier != skill:
                 raise CompoclipError(
@@ -220,8 +222,10 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
             )
         labels["label"] = "true" if truth else "false"
         return replace(case, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
-    good = negatives is None or (false and isinstance(negatives, str | list))
-    require(good, location, f"'negative_caption' must be a text or a list of texts; {_MEND_ROW}")
+    if negatives is not None and not (false and isinstance(negatives, str | list)):
+        raise CompoclipError(
+            f"{location}: 'negative_caption' must be a text or a list of texts; {_MEND_ROW}"
+        )
     texts = [
         _nonempty(text, f"{location}: negative caption {k}")
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)

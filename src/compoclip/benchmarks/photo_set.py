@@ -248,8 +248,8 @@ def _of_lines(path: Path) -> Iterator[Row]:
                 f"{location}: expected 'archive.zip@path label[,label]', found {line[:60]!r}"
             )
         parts = tail.split(",")
-        good = all(label.isascii() and label.isdigit() and len(label) <= 6 for label in parts)
-        require(good, location, f"labels {tail[:40]!r} must be whole numbers from 0")
+        if not all(label.isascii() and label.isdigit() and len(label) <= 6 for label in parts):
+            raise CompoclipError(f"{location}: labels {tail[:40]!r} must be whole numbers from 0")
         yield location, photo.strip(), tuple(sorted(set(map(int, parts))))
 
 

@@ -204,8 +204,7 @@ def select(benchmark: str, subtasks: Sequence[str], patterns: Sequence[str]) -> 
     No patterns select all. Raises UsageError for a pattern that matches nothing.
     """
     for pattern in patterns:
-        hit = any(fnmatchcase(name, pattern) for name in subtasks)
-        if not hit:
+        if not any(fnmatchcase(name, pattern) for name in subtasks):
             raise UsageError(f"{benchmark}: no sub-task {pattern!r}; {closest(pattern, subtasks)}")
     return tuple(
         name for name in subtasks if not patterns or any(fnmatchcase(name, p) for p in patterns)

@@ -22,7 +22,7 @@ from compoclip.benchmarks.names import benchmark_names, unknown
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.table import official_reader
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import OpenedPart
@@ -49,8 +49,7 @@ def reader(name: str) -> CaseReader:
         custom = plugins.chosen(
             name, _readers_in(name), "benchmarks", "a CaseReader, or META and load"
         )
-        taken = custom.meta.id in benchmark_names()
-        if taken:
+        if custom.meta.id in benchmark_names():
             raise UsageError(
                 f"{plugins.split(name)[0]}: '{custom.meta.id}' is a benchmark already; give yours "
                 "another id"
@@ -137,15 +136,14 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
     choices = ", ".join(case_reader.meta.parts)
     if not all(parts):
         raise UsageError(f"{spec!r}: expected name:part[,part]; parts: {choices}")
-    one = not case_reader.meta.family or len(parts) == 1
-    if not one:
+    if case_reader.meta.family and len(parts) != 1:
         raise UsageError(
             f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {choices}"
         )
     for option in options:
         hint = closest(option, case_reader.options)
-        valid = option in case_reader.options
-        require(valid, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
+        if option not in case_reader.options:
+            raise UsageError(f"benchmark {name}: no option {option!r}; {hint}")
     case_reader.chosen(parts)
     return case_reader, parts
 
@@ -248,8 +246,8 @@ def read_edition(root: Path) -> str | None:
     if not path.is_file():
         return None
     name = files.text(files.record(files.read_json(path), str(path)), "edition", str(path))
-    good = name.replace("-", "").replace("_", "").isalnum()
-    require(good, path, f"edition {name!r:.80} may hold letters, digits, - and _ only")
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise CompoclipError(f"{path}: edition {name!r:.80} may hold letters, digits, - and _ only")
     return name
 
 

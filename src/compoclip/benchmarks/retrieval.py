@@ -234,10 +234,8 @@ def read(
         custom = open_photos(data, annotations or data.root, reading)
         data.files["captions"], data.expected = hashed(custom), {}
         return _retrieval([(photo.image, photo.captions) for photo in custom], reading.templates)
-    published = name in about.parts
-    require(
-        published, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError
-    )
+    if name not in about.parts:
+        raise UsageError(f"{about.id}: no set or file {name!r}; {closest(name, about.parts)}")
     if reading != DataOptions(images=data.images):
         raise UsageError(
             f"{about.id}: {name} is published as one split; options of reading data go with a file "

@@ -69,8 +69,7 @@ def texts(row: Mapping[str, str], key: str, location: str) -> tuple[str, ...]:
     Nothing is evaluated but literals. Raises CompoclipError for any other cell and blank strings.
     """
     listed = text_list(row[key])
-    good = listed is not None and all(text.strip() for text in listed)
-    if not good:
+    if listed is None or not all(text.strip() for text in listed):
         raise CompoclipError(
             f"{location}: {key!r} must be a Python list of texts, found {row[key][:40]!r}; "
             f"{files.OFFICIAL}"

@@ -119,8 +119,8 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         path = root if text == ALL else Path(text)
         if text == ALL and not root.is_dir():
             raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
-        good = text.isprintable()
-        require(good, f"{text!r:.200}", "is not the name of a benchmark or folder", UsageError)
+        if not text.isprintable():
+            raise UsageError(f"{text!r:.200}: is not the name of a benchmark or folder")
         if text == ALL or _is_folder(text):
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
         elif path.name == SUITE or (has_ending(path, ".json") and os.path.isfile(path)):
@@ -193,8 +193,8 @@ def file_of(text: str) -> str:
 def _path(text: str | Path) -> Path:
     """Return a path as people write it, "~" for their home."""
     path = Path(at_home(str(text)))
-    short = all(len(part.encode()) <= 255 for part in path.parts)
-    require(short, f"{text!s:.200}", "longer than the name of a file can be", UsageError)
+    if not all(len(part.encode()) <= 255 for part in path.parts):
+        raise UsageError(f"{text!s:.200}: longer than the name of a file can be")
     return path
 
 

@@ -170,8 +170,8 @@ def read(
 ) -> Classification:
     """Read the set that the target names, called "zero_shot_<name>"; layouts: see the module."""
     benchmark, name = data.about.id, ",".join(data.parts)
-    both = index is not None and classes is not None
-    require(not both, benchmark, "give index or classes, not both", UsageError)
+    if index is not None and classes is not None:
+        raise UsageError(f"{benchmark}: give index or classes, not both")
     if metric is not None and metric not in METRICS:
         raise UsageError(f"{benchmark}: no metric {metric!r}; {closest(str(metric), METRICS)}")
     one = SETS.get(name, ZeroShotSet(0))
@@ -299,17 +299,15 @@ def _indexed(photos: PhotoSet, folder: Path, index: Path) -> tuple[tuple[str, ..
 def _check(content: Classification, photos: PhotoSet, location: str) -> None:
     if content.metric != MAP11:
         several = next((k for k, labels in enumerate(photos.labels) if len(labels) > 1), None)
-        k = several or 0
         if several is not None:
             raise CompoclipError(
-                f"{location}: {photos.images[k].photo} has {len(photos.labels[k])} labels, which "
-                f"{content.metric} cannot score; give the option metric={MAP11}"
+                f"{location}: {photos.images[several].photo} has {len(photos.labels[several])} "
+                f"labels, which {content.metric} cannot score; give the option metric={MAP11}"
             )
-    two = content.metric != AUC or len(content.classes) == 2
-    require(two, location, f"{len(content.classes)} classes; the metric auc needs 2")
+    if content.metric == AUC and len(content.classes) != 2:
+        raise CompoclipError(f"{location}: {len(content.classes)} classes; the metric auc needs 2")
     doubles = [name for name, n in Counter(content.classes).items() if n > 1]
-    distinct = not doubles or content.metric not in (PER_CLASS, MAP11)
-    if not distinct:
+    if doubles and content.metric in (PER_CLASS, MAP11):
         raise CompoclipError(
             f"{location}: two classes are called {next(iter(doubles), '')!r:.80}; {content.metric} "
             "needs distinct names"

@@ -386,8 +386,7 @@ def _from_array(path: Path) -> Image.Image:
     if not isinstance(array, np.memmap):  # an archive of arrays under another name
         array.close()
         raise _RefusedError("not a single numpy array; replace or remove it")
-    good = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size
-    if not good:
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
         raise _RefusedError(
             f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, "
             "3)"

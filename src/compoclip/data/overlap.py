@@ -49,8 +49,8 @@ def held_out_photos(path: Path) -> frozenset[int]:
     else:
         data = read_json(path, damaged="fetch the file again")
         rows: Any = data.get("images") if isinstance(data, dict) else data
-        good = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-        require(good, path, f"no list of photos; {_REMEDY}")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise CompoclipError(f"{path}: no list of photos; {_REMEDY}")
         test = members_of(TEST, {str(row["split"]) for row in rows if "split" in row})
         splits = any("split" in row for row in rows)
         for number, row in enumerate(rows, 1):

@@ -177,8 +177,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     """The whole pack that is in `out`; None without one yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        other = out.is_dir() and any(file.name not in (LOCK, FILE) for file in out.iterdir())
-        if other:
+        if out.is_dir() and any(file.name not in (LOCK, FILE) for file in out.iterdir()):
             raise UsageError(f"{out}: already exists and is not a pack; choose another --out")
         return None
     record = read_json_object(path, damaged=_REMEDY)

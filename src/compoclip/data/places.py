@@ -94,9 +94,8 @@ def require_there(spec: str, images: Path | None = None) -> None:
         for part in weights:
             require_there(part)
         return
-    if not is_remote(spec) and Path(spec).is_dir():
-        empty = not any(Path(spec).iterdir())
-        require(not empty, spec, "an empty folder; name one with photos or data")
+    if not is_remote(spec) and Path(spec).is_dir() and not any(Path(spec).iterdir()):
+        raise CompoclipError(f"{spec}: an empty folder; name one with photos or data")
     files = named_files(spec)
     nothing = not (files or is_remote(spec) or Path(spec).is_dir())
     missing = next((file for file in files if not file.is_file()), Path(spec) if nothing else None)

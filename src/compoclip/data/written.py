@@ -157,8 +157,8 @@ def read_bags(path: Path) -> WrittenLists:
         for origin, row in _named_records(path, tuple(kinds)):
             fields = read_fields(row, kinds, origin, "fix it")
             id, sentences, negatives = (fields[kind] for kind in kinds)
-            fits = len(negatives or ()) in (0, len(sentences))
-            require(fits, origin, "'negatives' needs one per sentence; fix it")
+            if len(negatives or ()) not in (0, len(sentences)):
+                raise CompoclipError(f"{origin}: 'negatives' needs one per sentence; fix it")
             require(str(id) not in ids, origin, f"a second bag {str(id)!r}; remove one")
             ids.add(str(id))
             require_texts((*sentences, *filter(None, negatives or ())), origin)

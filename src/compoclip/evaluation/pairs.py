@@ -116,8 +116,7 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for benchmark in benchmarks:
-        good = all(FORMS[form].in_pairs for form in benchmark.content.forms)
-        if not good:
+        if not all(FORMS[form].in_pairs for form in benchmark.content.forms):
             raise UsageError(
                 f"{benchmark.name}: --score {score} scores the pairs of items (choice, group, "
                 "triple); measure retrieval, classification and texts alone with --score cosine"

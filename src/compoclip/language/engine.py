@@ -265,10 +265,9 @@ def _base(url: str) -> str:
         usable = parts.scheme in ("http", "https") and parts.hostname and not parts.query
     except ValueError:
         usable = False
-    plain = usable and url.isprintable() and " " not in url and parts.path.isascii()
-    require(plain, f"--server {url!r:.200}", "write it as http://HOST:PORT/v1", UsageError)
-    bare = not (parts.username or parts.password)
-    if not bare:
+    if not usable or not url.isprintable() or " " in url or not parts.path.isascii():
+        raise UsageError(f"--server {url!r:.200}: write it as http://HOST:PORT/v1")
+    if parts.username or parts.password:
         raise UsageError("--server: leave user and password out; keys go with --key-env VARIABLE")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
@@ -279,8 +278,8 @@ def _key(variable: str | None) -> str:
         return ""
     key, option = os.environ.get(variable, "").strip(), f"--key-env {variable}"
     require(key, option, "this environment variable is not set", UsageError)
-    good = key.isascii() and key.isprintable()
-    require(good, option, "holds characters that no key has", UsageError)
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"{option}: holds characters that no key has")
     return key
 
 

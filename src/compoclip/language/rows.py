@@ -72,8 +72,8 @@ class Outputs:
 
     def require_free(self) -> None:
         """Raise UsageError when the rows exist but their answers do not."""
-        named = has_ending(self.rows, ".jsonl", ".parquet")
-        require(named, f"--out {self.rows}", "name a .jsonl or .parquet file", UsageError)
+        if not has_ending(self.rows, ".jsonl", ".parquet"):
+            raise UsageError(f"--out {self.rows}: name a .jsonl or .parquet file")
         part = self.answers.with_name(self.answers.name + ".part")
         require(
             not self.rows.exists() or self.answers.exists() or part.exists(),

@@ -135,8 +135,7 @@ def _with_terms(method: Method, name: str) -> Method:
         misses = not set(other.kinds) & set(method.kinds)
         if other.images != SINGLE:
             raise UsageError(f"the terms of {other.name} need batches that only {other.name} makes")
-        lacks = misses and any(term.reads for term in chosen)
-        if lacks:
+        if misses and any(term.reads for term in chosen):
             raise UsageError(
                 f"{method.name} has no texts of {other.name}; add --texts +{other.name}"
             )

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compoclip.bounds import MAX_LAYERS, MAX_POSITIONS
-from compoclip.errors import CompoclipError, UsageError, optional, quoted, require
+from compoclip.errors import CompoclipError, UsageError, optional, quoted
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.names import require_architecture
@@ -270,8 +270,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
             f"{_WHAT}: image_size, patch_size and width make more positions than any image tower "
             "has"
         )
-    folder = str(vision.get("timm_model_name")).startswith("local-dir:")
-    require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")
+    if str(vision.get("timm_model_name")).startswith("local-dir:"):
+        raise CompoclipError(f"{_WHAT}: timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):
         require_hub_name(text["hf_model_name"], "hf_model_name")
 

@@ -164,8 +164,8 @@ def require_model(spec: str, external: bool = False) -> None:
     architecture, colon, tag = spec.removeprefix(RANDOM).partition(":")
     if spec.startswith(RANDOM):
         require_architecture(architecture)
-        number = not tag or (tag.isdecimal() and len(tag) < 19)
-        require(number, spec, f"the seed '{tag}' is not a number below 10^18", UsageError)
+        if tag and not (tag.isdecimal() and len(tag) < 19):
+            raise UsageError(f"{spec}: the seed '{tag}' is not a number below 10^18")
     elif colon:
         require_architecture(architecture)
         tags = tags_of(architecture)
@@ -185,8 +185,7 @@ def require_weights(file: Path) -> None:
     """Raise UsageError for a file that begins as none of tensors does."""
     with reading(file), file.open("rb") as stream:
         tensors = stream.read(_HEAD)[8:] == b"{"
-    plausible = tensors or saved_by_torch(file) or disguised(file)
-    if not plausible:
+    if not tensors and not saved_by_torch(file) and not disguised(file):
         raise UsageError(
             f"{file}: holds no weights: no .safetensors file or state dict of PyTorch; name "
             f"{_FORMS}"

@@ -222,8 +222,7 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     there). Raises CompoclipError when a file or an optional package is missing.
     """
     context = text_cfg.get("context_length", 77)
-    good = isinstance(context, int) and 2 <= context <= MAX_CONTEXT
-    if not good:
+    if not (isinstance(context, int) and 2 <= context <= MAX_CONTEXT):
         raise CompoclipError(
             f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
             f"{MAX_CONTEXT}"
@@ -238,8 +237,7 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
         if len(options) == 1:
             return _of_merges(Path(options["bpe_path"]).read_bytes()).with_context(context)
     for token in options.get("additional_special_tokens") or ():
-        plain = isinstance(token, str) and _SPECIAL.fullmatch(token)
-        if not plain:
+        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
             raise CompoclipError(
                 f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
                 "and angle brackets (open_clip reads it as a pattern)"
@@ -265,8 +263,7 @@ def _of_merges(merges: bytes | None) -> Tokenizer:
 def _merges_file(stated: object, folder: Path | None) -> Path:
     """A gzipped merges file; of another folder it would be copied into the next checkpoint."""
     path = Path(str(stated))
-    outside = folder is not None and (path.is_absolute() or ".." in path.parts)
-    if outside:
+    if folder is not None and (path.is_absolute() or ".." in path.parts):
         raise CompoclipError(
             f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
             "into it and name it there"
@@ -286,8 +283,8 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
             f"{path}: not a gzipped BPE merges file ({reason(error)}); restore the original file"
         ) from error
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
-    read = malformed is not None and malformed - 1 <= 49152 - 256 - 2
-    require(not read, path, f"line {malformed} is not a merge of two symbols")
+    if malformed is not None and malformed - 1 <= 49152 - 256 - 2:
+        raise CompoclipError(f"{path}: line {malformed} is not a merge of two symbols")
     return path
 
 

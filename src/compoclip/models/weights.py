@@ -335,8 +335,8 @@ def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, T
     and when one is not finite.
     """
     require_finite(state, name)
-    supported = dtype in ("float32", "float16")
-    require(supported, "checkpoint dtype", f"'{dtype}' is not float32 or float16")
+    if dtype not in ("float32", "float16"):
+        raise CompoclipError(f"checkpoint dtype: '{dtype}' is not float32 or float16")
     stored = {}
     for name, value in state.items():
         value = value.detach().to("cpu")
@@ -416,8 +416,7 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
             rows = min(len(value), len(start))
             value, start = value[:rows], start[:rows]
         theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
-        same = name in state and value.numel() == start.numel()
-        if not same:
+        if name not in state or value.numel() != start.numel():
             raise CompoclipError(
                 f"{source}: '{name}' {theirs} and {tuple(start.shape)} in the base: another "
                 "architecture"
@@ -429,8 +428,8 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
         norm = float(other.norm())
         if start.ndim >= 2 and norm > 0:
             distances[part_of(name)].append(float((one - other).norm()) / norm)
-    both = distances["image"] and distances["text"]
-    require(both, source, "has no weight matrices to compare with the base")
+    if not distances["image"] or not distances["text"]:
+        raise CompoclipError(f"{source}: has no weight matrices to compare with the base")
     image, text = median(distances["image"]), median(distances["text"])
     verdict = "unrelated" if min(image, text) > FAR else "unclear"
     verdict = "derived" if max(image, text) < NEAR else verdict

@@ -162,8 +162,7 @@ def get_rewrite(name: str) -> Rewrite:
         return registered[name]
     expected = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
     rewrite = plugins.chosen(name, _defined(plugins.parts_of(name)), "rewrites", expected)
-    free = registered.get(rewrite.name, rewrite) is rewrite
-    if not free:
+    if registered.get(rewrite.name, rewrite) is not rewrite:
         raise UsageError(
             f"{plugins.split(name)[0]}: '{rewrite.name}' is a rewrite already; give yours another "
             "name"

@@ -17,7 +17,7 @@ from compoclip.captions.clip_text import token_key
 from compoclip.captions.subgraphs import SubGraph, phrase, pieces_of, relation_words
 from compoclip.captions.tagger import inflect, lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
-from compoclip.errors import require
+from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
 from compoclip.rewrites.base import Edit, Refused, Rewritten
@@ -90,14 +90,14 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
-    is_vocabulary = isinstance(data, dict) and data.get("format") == VOCABULARY_FORMAT
-    require(is_vocabulary, path, f"not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
+        raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
         listed = list(words) if isinstance(words, list | dict) else []
-        good = listed and all(isinstance(word, str) and word.strip() for word in listed)
-        require(good, path, f"{kind} must be a list of words; {_REMEDY}")
+        if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
+            raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
         plain = (" ".join(word.lower().replace("_", " ").split()) for word in listed)
         lists[kind] = tuple(dict.fromkeys(plain))
     return GraphVocabulary(**lists)

@@ -220,8 +220,10 @@ def read_index(path: Path) -> PhotoIndex:
     require_index(path)
     if is_table(path):
         record, vectors, columns = read_table(path)
-        fits = set(record) >= _FIELDS and len(vectors)
-        require(fits, path, "a damaged index; delete it and run compoclip index again")
+        if not (set(record) >= _FIELDS and len(vectors)):
+            raise CompoclipError(
+                f"{path}: a damaged index; delete it and run compoclip index again"
+            )
         return PhotoIndex(vectors, columns["name"], columns["stamp"], record, columns["caption"])
     try:
         arrays = files.read_arrays(path, _VERSION)

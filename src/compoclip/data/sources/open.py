@@ -430,8 +430,8 @@ def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> So
     parts = read_fields(data, {KEY: dict[str, object], "without": list[str]}, str(path), _REMEDY)
     require("spec" in parts[KEY], path, f"no selection of a source; {_REMEDY}")
     whole = built(Request, typed(parts[KEY], options_of(Request), f"{path}: "))
-    itself = Path(whole.spec).absolute() == path.absolute()
-    require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
+    if Path(whole.spec).absolute() == path.absolute():
+        raise UsageError(f"{path}: selects from itself; {_REMEDY}")
     templates = whole.templates if request.templates is None else request.templates
     source = replace(whole, needs=request.needs, templates=templates).open()
     left, ids = frozenset(parts["without"]), list(source.column("id"))

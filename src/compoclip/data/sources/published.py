@@ -240,8 +240,8 @@ def open_flickr8k(path: Path, request: Request) -> Source:
         builder.lost[split][NO_CAPTION] += name not in captions
     with reading(root):
         present = set(os.listdir(root))
-    some = present.intersection(captions) or not captions
-    require(some, root, f"holds none of the photos of {path}; pass --images")
+    if captions and not present.intersection(captions):
+        raise CompoclipError(f"{root}: holds none of the photos of {path}; pass --images")
     for name, texts in captions.items():
         image = name if name in present else None
         builder.add(name, image, texts, split=splits.get(name, ""))
@@ -254,8 +254,10 @@ def _token_file(path: Path) -> dict[str, list[str]]:
     if next((line for _, line in read_lines(path)), "") == KAGGLE_HEADER:
         for number, row in read_delimited(path):
             name = row["image"].strip()
-            good = name and not set(name) & set("/\\\0")
-            require(good, f"{path}, row {number}", f"{name!r} is not the name of a photo; fix it")
+            if not name or set(name) & set("/\\\0"):
+                raise CompoclipError(
+                    f"{path}, row {number}: {name!r} is not the name of a photo; fix it"
+                )
             captions.setdefault(name, []).append(row["caption"])
         return captions
     for _, name, _, caption in token_lines(path):

@@ -175,8 +175,8 @@ def read_tables(
         )
         problem += f", or name what has images with --image-column {encoded[0]}" if encoded else ""
         require(image in in_table or request.images or beside, table.name, problem, UsageError)
-        same = in_table == embedded or table is first
-        require(same, table.name, f"holds images in other columns than {first.name}")
+        if in_table != embedded and table is not first:
+            raise CompoclipError(f"{table.name}: holds images in other columns than {first.name}")
         embedded = in_table
     present: dict[str, tuple[int, Sequence[bool]]] = {}
     for column in embedded:

@@ -88,8 +88,7 @@ class ClassificationForm(ItemForm[Classification]):
         if content.metric != "auc":
             return items
         truth = np.array(content.labels) == 1
-        two = len(content.classes) == 2 and truth.any() and not truth.all()
-        if not two:
+        if len(content.classes) != 2 or not truth.any() or truth.all():
             raise CompoclipError(
                 f"the area under the ROC curve: needs images of two classes, not {truth.sum()} of "
                 f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"

@@ -344,8 +344,8 @@ def _pairs(
         stripped = key.removeprefix(_PREFIX)
         module = stripped.removesuffix(".lora_A.weight")
         if module == stripped:
-            other = key.endswith(".lora_B.weight")
-            require(other, source, f"'{stripped}' is no LoRA weight of a CLIPModel")
+            if not key.endswith(".lora_B.weight"):
+                raise CompoclipError(f"{source}: '{stripped}' is no LoRA weight of a CLIPModel")
             continue
         b = state.get(key.replace("lora_A", "lora_B"))
         if b is None:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError
 from compoclip.files import reason, write_atomically
 from compoclip.models.checkpoint import format_of
 from compoclip.models.config import (
@@ -98,8 +98,8 @@ def model_files(folder: Path) -> list[str]:
         )
     needed, more = format_of(str(folder)).hub_files(folder)
     for name in needed:
-        written = (folder / name).is_file()
-        require(written, folder, f"has no {name}; write the folder again with convert")
+        if not (folder / name).is_file():
+            raise CompoclipError(f"{folder}: has no {name}; write the folder again with convert")
     return [*needed, *(n for n in (*more, RECORD, CARD) if (folder / n).is_file())]
 
 
