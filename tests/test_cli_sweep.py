@@ -371,7 +371,7 @@ def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("--grid", "lr=1", "--draws=2"), "--random and --draws go together"),
         (("--grid", "out=a,b"), "--grid out: no such option"),
         (("--grid", "lr=1", "--random", "lr=1..2", "--draws=1"), "each once"),
-        (("--grid", "lr=1", "--jobs=0"), "--jobs must be at least 1"),
+        (("--grid", "lr=1", "--jobs=0"), "--jobs must lie between 1 and"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),
         (("--grid", "lr=1", "--on=nothing"), "nothing"),
         (("--grid", "lr=1e-4,.nan"), "--grid lr must be a number or null, found nan"),
