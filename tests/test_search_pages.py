@@ -130,7 +130,10 @@ def test_a_server_answers_searches(
     plain.close()
 
 
-def test_the_playground_shows_photos(index: PhotoIndex, photos: Path, world: Path) -> None:
+def test_the_playground_shows_photos(
+    index: PhotoIndex, photos: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compoclip.web.app._LINGER", 1000.0)  # no refusal waits for a body
     loaded = load_model(world / "base")
     with Server(play_site(Playground({"m": loaded}, (), index)), "127.0.0.1", 0).in_thread() as it:
 

@@ -227,6 +227,9 @@ class Website:
         self.busy += 1
         try:
             self._require_room()
+            async with asyncio.timeout(MAX_BODY_SECONDS):
+                async for _ in request.stream():  # a refusal would wait for the rest of it
+                    pass
             values = {**request.query_params, **request.path_params}
             page = await self._in_thread(lambda: function(values), request)
         finally:
