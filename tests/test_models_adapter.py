@@ -201,6 +201,9 @@ def test_a_record_that_peft_would_not_follow_is_refused(base: LoadedModel, tmp_p
     edit_json(folder / RECORD, put("lora", alpha=99.0))
     with pytest.raises(CompoclipError, match=r"lora_alpha is .*, and 99.0 in adapter.json"):
         load_model(folder)
+    edit_json(folder / RECORD, put("lora", dropout=0.1))
+    with pytest.raises(CompoclipError, match=r"adapter.json: unknown setting 'dropout'"):
+        load_model(folder)
 
 
 def test_weights_that_torch_saved_are_fetched_from_the_hub(

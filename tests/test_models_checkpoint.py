@@ -37,6 +37,7 @@ from models_thin import config, only_known, timm_config
 CAPTIONS = ["a red cat on a mat", "two dogs", "a mat on a red cat, and nothing else in sight"]
 SMALL = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
 ODD_SETTING = {"model_cfg": SMALL, "compoclip": {"colour": 1}}
+ODD_FREEZE = {"model_cfg": SMALL, "compoclip": {"freeze_batch_norm": "no"}}
 
 
 def new(cfg: dict[str, Any] | None = None, seed: int = 0, **preprocess: Any) -> LoadedModel:
@@ -312,6 +313,7 @@ def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
         ("open_clip_config.json", "[1]", "expected a JSON object"),
         ("open_clip_config.json", '{"model_cfg": {"embed_dim": 3}}', "no 'vision_cfg'"),
         ("open_clip_config.json", json.dumps(ODD_SETTING), "unknown setting 'colour'"),
+        ("open_clip_config.json", json.dumps(ODD_FREEZE), "freeze_batch_norm must be true or"),
     ],
 )
 def test_malformed_json_files_are_one_line(saved: Path, name: str, content: str, said: str) -> None:

@@ -17,7 +17,7 @@ from compoclip.bounds import MAX_MODEL_FILE_BYTES
 from compoclip.console import note_once
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json_object, reason
-from compoclip.typed import build
+from compoclip.typed import build, require_kind
 from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -166,10 +166,11 @@ def read_config(path: Path) -> ModelConfig:
     settings = section(data, "compoclip", path)
     if unknown := settings.keys() - {"freeze_batch_norm"}:
         raise CompoclipError(f"{path}: unknown setting '{min(unknown)}' under \"compoclip\"")
+    freeze = settings.get("freeze_batch_norm", False)
     return ModelConfig(
         model_cfg=config,
         preprocess_cfg=section(data, "preprocess_cfg", path),
-        freeze_batch_norm=bool(settings.get("freeze_batch_norm", False)),
+        freeze_batch_norm=require_kind(f"{path}: freeze_batch_norm", freeze, bool),
         folder=path.parent,
     )
 

@@ -200,7 +200,10 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
     data = read_object(path)
     with sound(path):
         base, settings = data["base"], data["lora"]
-        lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
+        names = [field.name for field in fields(Lora)]
+        if unknown := settings.keys() - {*names}:
+            raise CompoclipError(f"{path}: unknown setting '{min(unknown)}' under \"lora\"")
+        lora = Lora(**{name: settings[name] for name in names})
         identity = ModelIdentity.from_json(base["identity"], path)
         return str(base["model"]), identity, lora, section(data, "provenance", path)
 
