@@ -132,6 +132,16 @@ def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]
     return dict(value)
 
 
+def known_settings(
+    data: Mapping[str, Any], key: str, names: Iterable[str], source: object
+) -> dict[str, Any]:
+    """Return the object under `key`. Raises CompoclipError for a setting that has another name."""
+    settings = section(data, key, source)
+    if unknown := settings.keys() - {*names}:
+        raise CompoclipError(f"{source}: unknown setting '{min(unknown)}' under \"{key}\"")
+    return settings
+
+
 def require_hub_name(name: object, key: str) -> None:
     """Raise CompoclipError unless `name` is one of the Hugging Face hub: a configuration may not
     lead to files outside its folder."""
@@ -163,14 +173,13 @@ def read_config(path: Path) -> ModelConfig:
     stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path")
     if isinstance(stated, str) and Path(stated).name == MERGES and (path.parent / MERGES).is_file():
         config["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES  # absolute for open_clip alone
-    settings = section(data, "compoclip", path)
-    if unknown := settings.keys() - {"freeze_batch_norm"}:
-        raise CompoclipError(f"{path}: unknown setting '{min(unknown)}' under \"compoclip\"")
-    freeze = settings.get("freeze_batch_norm", False)
+    settings = known_settings(data, "compoclip", ["freeze_batch_norm"], path)
+    for name, value in settings.items():
+        require_kind(f"{path}: {name}", value, bool)
     return ModelConfig(
         model_cfg=config,
         preprocess_cfg=section(data, "preprocess_cfg", path),
-        freeze_batch_norm=require_kind(f"{path}: freeze_batch_norm", freeze, bool),
+        freeze_batch_norm=settings.get("freeze_batch_norm", False),
         folder=path.parent,
     )
 

@@ -81,7 +81,7 @@ def parts_of(text: str, negation: str | float = DEFAULT) -> Denial:
 def found_by(
     index: PhotoIndex,
     queries: Sequence[Denial],
-    wanted: Matrix,
+    features: Matrix,
     top: int,
     encode: Encode,
     tokenizer: Tokenizer,
@@ -92,21 +92,21 @@ def found_by(
     Args:
         index: The photos.
         queries: By `parts_of`, and images.
-        wanted: (Q, D) features of the wanted parts.
+        features: (Q, D) features of the wanted parts.
         top: Number of photos per query.
         encode: Returns the features of further texts.
         tokenizer: The tokenizer of the texts.
         negation: As for `search`.
     """
     mode, weight = negation_mode(negation)
-    ranked, denying = wanted, [row for row, query in enumerate(queries) if query.denied]
+    ranked, denying = features, [row for row, query in enumerate(queries) if query.denied]
     if denying and mode.vectors:
-        ranked = wanted.copy()
+        ranked = features.copy()
         ranked[denying] = mode.vectors(
-            [queries[row] for row in denying], wanted[denying], encode, weight
+            [queries[row] for row in denying], features[denying], encode, weight
         )
     rows, scores = index.nearest(ranked, top)
-    best = scores if ranked is wanted else index.nearest(wanted, 1)[1]
+    best = scores if ranked is features else index.nearest(features, 1)[1]
     limit = (index.about["calibration"] or {}).get("threshold", -np.inf)
     answers = []
     for query, query_rows, values, (highest, *_) in zip(
@@ -192,14 +192,14 @@ def search(
     for path in (query for query in queries if isinstance(query, Path)):
         assert not isinstance(encoder, PlainText), "images need the whole model"
         vectors[path] = encoder.images([decode(path, upright=index.about["upright"])])[0]
-    wanted = np.stack(
+    features = np.stack(
         [
             vectors[part.positive if isinstance(query, str) else query]
             for part, query in zip(parts, queries)
         ]
     )
     encode = partial(encode_texts, encoder)
-    return found_by(index, parts, wanted, top, encode, encoder.tokenizer, negation)
+    return found_by(index, parts, features, top, encode, encoder.tokenizer, negation)
 
 
 def language_note(tokenizer: Tokenizer, text: str) -> str:

@@ -168,14 +168,14 @@ class Service:
                 else parts_of(item.content)
                 for item in items
             ]
-        wanted = [
+        positives = [
             item if item.is_image else item._replace(content=query.positive)
             for item, query in zip(items, queries)
         ]
         denied = dict.fromkeys(phrase for query in queries for phrase in query.denied)
         if len(items) + len(denied) > self.batcher.settings.queue:
             raise UsageError(f"the texts deny {len(denied):,} things, too many; deny less at once")
-        rows, about = self._encoded([*wanted, *(_Item(False, text, "") for text in denied)])
+        rows, about = self._encoded([*positives, *(_Item(False, text, "") for text in denied)])
         vectors = dict(zip(denied, rows[len(items) :]))
         assert self.index is not None
         with self._decoding:  # the scores of an answer take memory

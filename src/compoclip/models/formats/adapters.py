@@ -39,7 +39,14 @@ from compoclip.models.checkpoint import (
     open_model,
     override_activation,
 )
-from compoclip.models.config import ModelIdentity, read_object, section, sound, write_json
+from compoclip.models.config import (
+    ModelIdentity,
+    known_settings,
+    read_object,
+    section,
+    sound,
+    write_json,
+)
 from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
@@ -199,10 +206,8 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
     path = folder / RECORD
     data = read_object(path)
     with sound(path):
-        base, settings = data["base"], data["lora"]
-        names = [field.name for field in fields(Lora)]
-        if unknown := settings.keys() - {*names}:
-            raise CompoclipError(f"{path}: unknown setting '{min(unknown)}' under \"lora\"")
+        base, names = data["base"], [field.name for field in fields(Lora)]
+        settings = known_settings(data, "lora", names, path)
         lora = Lora(**{name: settings[name] for name in names})
         identity = ModelIdentity.from_json(base["identity"], path)
         return str(base["model"]), identity, lora, section(data, "provenance", path)

@@ -242,13 +242,14 @@ def require_pipeline(path: Path) -> None:
         require(isinstance(modules, list), file, "expected a list of modules; restore the file")
         for number, module in enumerate(modules):
             kind = str(module.get("type") if isinstance(module, Mapping) else module)
-            if kind.rpartition(".")[2] not in ("Transformer", "CLIPModel", "Normalize"):
+            name = kind.rpartition(".")[2]
+            if name not in ("Transformer", "CLIPModel", "Normalize"):
                 raise CompoclipError(
                     f"{file}: {number}.type {kind} is more than the model; st:FOLDER measures what "
                     "it does"
                 )
             place = str(module.get("path") or ".")
-            if kind.rpartition(".")[2] != "Normalize" and Path(place) != Path():
+            if name != "Normalize" and Path(place) != Path():
                 raise CompoclipError(
                     f"{file}: {number}.path: the model is in {place}; name {path / place}"
                 )
