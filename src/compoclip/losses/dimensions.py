@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, Loss, normalise
+from compoclip.losses.contract import Features, Layout, Loss, full_precision, normalise
 
 _POOLED = ("image", "text", "masked_image", "masked_text", "bank")
 _LOCAL = ("patches", "tokens", "masked_patches", "masked_tokens")
@@ -38,8 +38,9 @@ class LeadingDimensions:
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Compute the mean; every width has the logit scale and the layout of the whole."""
-        views = [features, *(leading(features, width, self.pooled) for width in self.widths)]
-        return torch.stack([self.loss(view, layout) for view in views]).mean()
+        with full_precision(features) as f:
+            views = [f, *(leading(f, width, self.pooled) for width in self.widths)]
+            return torch.stack([self.loss(view, layout) for view in views]).mean()
 
 
 def leading(features: Features, width: int, pooled: Collection[str] = ()) -> Features:
