@@ -21,12 +21,9 @@ from torch import Tensor
 from compoclip.losses import (
     alignment,
     contrastive,
-    hard_negative,
     intra_cross,
     masked,
-    multi_text,
     negation,
-    teacher,
     triplet,
 )
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Peers
@@ -34,7 +31,7 @@ from compoclip.losses.dimensions import LeadingDimensions
 from compoclip.losses.rows import OnlyKinds
 from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES, masking
 from losses_pairs import biased
-from losses_table import LOSSES as EVERY
+from losses_table import LOSSES as LOSSES_WITH_LOOPS
 from losses_table import LossFn
 
 
@@ -75,18 +72,10 @@ class Threads(Peers):
 
 
 LOSSES: dict[str, LossFn] = {
-    **EVERY,
+    **LOSSES_WITH_LOOPS,
     "negclip of a kind": OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
-    "global batch zero": partial(
-        hard_negative.global_hn_loss, reduction="batch", missing_hn="zero", kinds=KINDS
-    ),
-    "intra head": partial(intra_cross.intra_modal_loss, imc="head"),
     "ranking": intra_cross.RankingLoss(KINDS),  # with a state
-    "multi text sum": partial(multi_text.multi_text_loss, reduction="sum"),
     "alignment of kinds": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
-    "similarity": teacher.similarity_distillation,
-    "distillation sum": partial(teacher.feature_distillation, vectors=7),
-    "teacher contrast tiled": partial(teacher.teacher_text_contrast, negatives="tiled"),
     "leading": LeadingDimensions(intra_cross.intra_modal_loss, (1, 3)),
     "masked contrast": masked.masked_contrast,
     "masked match": masked.masked_match,
@@ -101,21 +90,23 @@ LOSSES: dict[str, LossFn] = {
 LOSSES |= {
     f"{name} masked": masking(LOSSES[name])
     for name in (
-        *("clip", "negclip of a kind", "hard positive", "hard positive symmetric", "triplet"),
-        *("alignment of kinds", "alignment transposed", "masked contrast", "masked match"),
-        *("grouping", "conclip", "bag", "composite", "phrase", "patch phrase"),
+        *("clip", "negclip of a kind", "hard positive symmetric_pos=False", "triplet"),
+        *("hard positive symmetric_pos=True", "alignment of kinds", "masked contrast"),
+        *("masked match", "grouping", "conclip", "bag bag=d", "composite"),
     )
 }
 LOSSES |= {
     f"{name} near": masking(LOSSES[name], near=0.05)
-    for name in ("clip", "negclip", "triplet", "conclip", "composite", "unit")
+    for name in (
+        *("clip", "negclip missing_hn=mask", "triplet", "conclip", "composite"),
+        "unit slots=filled",
+    )
 }
 LOSSES |= {
     f"{name} of a bias": biased(LOSSES[name])
     for name in (
-        *("negclip", "negclip near", "hard positive", "hard positive masked", "multi-text"),
-        *("multi text sum", "triplet", "composite", "masked contrast", "masked contrast masked"),
-        *("bag masked", "unit", "unit masked", "phrase", "patch phrase masked"),
+        *("negclip missing_hn=mask near", "hard positive symmetric_pos=False masked", "triplet"),
+        *("composite", "masked contrast", "masked contrast masked", "bag bag=d masked"),
     )
 }
 
