@@ -11,8 +11,8 @@ from compoclip.evaluation.comparison import Difference, corrected
 from compoclip.evaluation.grounded import Grounded, gain_difference, ground
 from compoclip.evaluation.numerals import span
 from compoclip.evaluation.results import Results
+from compoclip.printed import Table
 from lab.columns import mean_and_sd
-from lab.page import aligned
 
 Runs = Mapping[str, Sequence[Sequence[Results]]]
 """Recipe -> the results of each seed."""
@@ -92,8 +92,9 @@ def gains_table(finished: Finished, against: Sequence[str]) -> str:
             cells.append(f"{_change(difference)} {difference.word}" if difference else "")
         cells.append(_points([mean_gain(run) for run in finished.retained[name]]))
         rows.append(cells)
-    header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
-    return aligned([*header, *(f"against {name}" for name in references), "retained"], rows)
+    gains = [f"gain at {share:.2g}" for share in budgets]
+    header = ["recipe", *gains, *(f"against {name}" for name in references), "retained"]
+    return Table(rows, header).markdown()
 
 
 def _change(difference: Difference | None) -> str:
@@ -127,8 +128,9 @@ def summary_table(finished: Finished, shown: Sequence[str], base: str) -> str:
         kept = _points([mean_gain(run) for run in finished.retained[name]])
         rows.append([name, gain, change, *scores, kept])
     rows.sort(key=lambda row: float(row[1].split()[0]), reverse=True)
-    header = ["recipe", "mean grounded gain", f"against the {base}"]
-    return aligned([*header, *(title for _, title, _ in columns), "retained"], [chance, *rows])
+    titles = [title for _, title, _ in columns]
+    header = ["recipe", "mean grounded gain", f"against the {base}", *titles, "retained"]
+    return Table([chance, *rows], header).markdown()
 
 
 def settings_table(
@@ -146,7 +148,7 @@ def settings_table(
         judged = merits.get(name, ())
         ends = f"{min(judged):.1f} to {max(judged):.1f}" if judged else "not tried"
         rows.append([name, values, ends, f"{steps[name]:,}"])
-    return aligned(["recipe", "chosen", "merit of the trials", "steps"], rows)
+    return Table(rows, ["recipe", "chosen", "merit of the trials", "steps"], left=2).markdown()
 
 
 def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
@@ -162,7 +164,7 @@ def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
         for runs in grounded.values():
             cells.append(f"{100 * fmean(run.columns[place].score for run in runs):.1f}")
         rows.append([*cells, column.apart])
-    return aligned(["column", "blind", *grounded, ""], rows)
+    return Table(rows, ["column", "blind", *grounded, ""]).markdown()
 
 
 def record_table(runs: Mapping[Run, tuple[Grounded, Grounded, Grounded]]) -> str:

@@ -13,6 +13,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent, too_few
 from compoclip.evaluation.numerals import span
 from compoclip.files import read_text, write_text
+from compoclip.printed import Table
 from compoclip_world.bounds import BOUNDS
 from lab.columns import Difference, Means, mean_and_sd
 from lab.settings import BASE, Effect, LabSettings
@@ -134,7 +135,7 @@ def table_text(lines: Sequence[Line], columns: Sequence[str]) -> str:
         means = [fmean(100 * value for value in line.values[column]) for column in measured]
         cells = [_marked(line, column, f"{mean:.1f}") for column, mean in zip(measured, means)]
         rows.append([line.name, *cells])
-    return aligned(["arm", *measured], rows)
+    return Table(rows, ["arm", *measured]).markdown()
 
 
 def record_text(lines: Sequence[Line]) -> str:
@@ -180,13 +181,13 @@ def effects_text(findings: Sequence[Finding]) -> str:
         second = compared if first or compared != pair else ""
         rows.append([first, second, each.column, numbers, each.verdict])
         claim, pair = each.effect.claim, compared
-    return aligned(header, rows)
+    return Table(rows, header, left=len(header)).markdown()
 
 
 def agreement_text(agreeing: Sequence[tuple[str, int, float, float]]) -> str:
     """One row a column."""
     rows = [[name, str(recipes), f"{rho:+.2f}", f"{p:.3f}"] for name, recipes, rho, p in agreeing]
-    return aligned(["column", "recipes", "rank correlation", "p"], rows)
+    return Table(rows, ["column", "recipes", "rank correlation", "p"]).markdown()
 
 
 def rates_text(choices: Choices, kept: str) -> str:
@@ -198,18 +199,8 @@ def rates_text(choices: Choices, kept: str) -> str:
             continue
         tried = ", ".join(f"{rate:g}: {100 * merits[rate]:.1f}" for rate in sorted(merits))
         rows.append([name, tried, f"{chosen:g}" if chosen else "not yet"])
-    return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are aligned in the source, too."""
-    widths = [max(3, *(len(row[i]) for row in (header, *rows))) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths))
-        return f"| {' | '.join(padded)} |"
-
-    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+    header = ["arm", f"rate: half composition, half {kept}", "chosen"]
+    return Table(rows, header, left=2).markdown()
 
 
 def means_on(record: Path) -> Means:

@@ -15,6 +15,7 @@ from compoclip.cli.lists import terms_of, texts_of
 from compoclip.files import read_json
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
+from compoclip.printed import Table
 
 _PAGE = Path(__file__).parents[1] / "docs" / "literature.md"
 _PUBLISHED = Path(__file__).with_name("published.json")
@@ -24,6 +25,7 @@ def at_a_glance(methods: Sequence[Method]) -> str:
     """Return the page in Markdown; methods: its rows."""
     published = read_json(_PUBLISHED, absent="install compoclip again")
     names = [method.name for method in methods]
+    header = ["recipe", "idea", "texts", "images", "losses", "trains", "epochs, batch, lr", "paper"]
     parts = [
         "# The literature at a glance",
         "",
@@ -38,19 +40,13 @@ def at_a_glance(methods: Sequence[Method]) -> str:
         "explains the options of a recipe. `compoclip list methods METHOD` shows where paper and "
         "released code differ.",
         "",
-        *_markdown(
-            [
-                *("recipe", "idea", "texts", "images", "losses", "trains"),
-                *("epochs, batch, lr", "paper"),
-            ],
-            [_glance(method) for method in methods],
-        ),
+        Table([_glance(method) for method in methods], header, left=len(header)).markdown(),
         "",
         "## Published numbers",
         "",
         published["about"],
         "",
-        *_numbers(published["columns"], published["methods"], ["CLIP", *names]),
+        _numbers(published["columns"], published["methods"], ["CLIP", *names]),
         "",
         *(f"- **{letter}**: {source}." for letter, source in published["sources"].items()),
     ]
@@ -66,7 +62,7 @@ def _glance(method: Method) -> list[str]:
     return [
         f"`{method.name}`",
         method_summaries().get(method.name, "").rstrip("."),
-        texts_of(method),
+        texts_of(method).replace("|", "/"),
         method.images.name,
         terms_of(method),
         what,
@@ -77,17 +73,12 @@ def _glance(method: Method) -> list[str]:
 
 def _numbers(
     columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], names: Sequence[str]
-) -> list[str]:
+) -> str:
     """The rows of these names that have any number, in the columns that have any."""
     found = {name: rows[name] for name in names if rows.get(name)}
     kept = [column for column in columns if any(column in row for row in found.values())]
     body = [[name, *(row.get(column, "") for column in kept)] for name, row in found.items()]
-    return _markdown(["", *kept], body)
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines]
+    return Table(body, ["", *kept], left=1 + len(kept)).markdown()
 
 
 if __name__ == "__main__":

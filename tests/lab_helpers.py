@@ -43,7 +43,7 @@ def run_small(patch: pytest.MonkeyPatch, folder: Path, benchmarks: Sequence[str]
 def cells(table: str) -> list[list[str]]:
     """Return the cells of a Markdown table, row by row, without the line below the header."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    return [row for row in rows if set("".join(row)) != {"-"}]
+    return [row for row in rows if set("".join(row)) - set("-:")]
 
 
 def box_of(box: Sequence[Any], category: int = 1, **fields: Any) -> dict[str, Any]:
