@@ -51,6 +51,7 @@ from compoclip.benchmarks.reader import Loading, select
 from compoclip.data.columns import (
     EMPTY_CELL,
     cell_captions,
+    column_named,
     is_empty,
     read_flag,
     relative_image,
@@ -65,7 +66,7 @@ from compoclip.tables import delimited_header
 
 _SUFFIXES = tuple(sorted((*TABLES, ".json")))
 _PAIR = ("image", "caption", "negative_image", "negative_caption")
-_KNOWN = ("id", *_PAIR, "label", "subtask", "skill")
+_COLUMNS = ("id", *_PAIR, "label", "subtask", "skill")
 _CELLS = (*_PAIR, "label")  # of which a program may write nan for nothing
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
 _MEND_ROW, _MEND_FILE = "fix the row", "fix the file"
@@ -157,9 +158,9 @@ def _photo(data: Loading, row: Row, key: str, location: str) -> ImageRef:
 
 @lru_cache(maxsize=64)
 def _named(columns: tuple[str, ...]) -> Mapping[str, str]:
-    """Return what columns are called here, by the names that they have."""
+    """Return what columns in other capitals are called here, by the names that they have."""
     more = (column.strip().lower() for column in columns)
-    return usual_names(columns, [*_KNOWN, *filter(_MORE.fullmatch, more)])
+    return usual_names(columns, (*_COLUMNS, *filter(_MORE.fullmatch, more)))
 
 
 def _is_nothing(name: str, cell: Any) -> bool:
@@ -172,27 +173,28 @@ def _is_nothing(name: str, cell: Any) -> bool:
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     """Yield (id, file and row for messages, row, the picture if the file holds it)."""
     lines = has_ending(path, ".jsonl", ".jsonl.gz")
-    columns: Mapping[str, str] = {}  # of a table, and what they are called here
+    columns: tuple[str, ...] = ()  # of a table
     in_file: list[ImageRef | None] = []
     if has_ending(path, ".parquet"):
         from compoclip.benchmarks.arrow_tables import opened_table, pictures  # with pyarrow
 
         files.require_size(path)
         with opened_table(path, _MEND_FILE) as (schema, _):
-            columns = _named(tuple(schema.names))
-        image = next((column for column, name in columns.items() if name == "image"), "image")
+            columns = tuple(schema.names)
+        image = column_named("image", columns) or "image"
         in_file = pictures(path, [image], {}, _MEND_FILE).get(image, [])
     elif has_ending(path, ".csv", ".tsv"):
         files.require_size(path)
-        columns = _named(tuple(delimited_header(path)))
+        columns = tuple(delimited_header(path))
     if columns:
-        files.require_columns(path, [*columns.values()], ("image", "caption"), _MEND_FILE)
+        names = [_named(columns).get(column, column) for column in columns]
+        files.require_columns(path, names, ("image", "caption"), _MEND_FILE)
     kind = ".jsonl" if lines else ""
     rows = tables.read_annotations(path, (), "check the path", _MEND_FILE, kind=kind)
     for index, (key, location, value) in enumerate(rows):
         cells = files.record(value, location)
-        named = columns or _named(tuple(cells))
-        row = {named.get(name, name): cell for name, cell in cells.items()}
+        usual = _named(columns or tuple(cells))
+        row = {usual.get(name, name): cell for name, cell in cells.items()}
         if has_ending(path, ".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
         row = {name: cell for name, cell in row.items() if not _is_nothing(name, cell)}
@@ -203,7 +205,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
 def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], location: str) -> Case:
     caption = _text(row, "caption", location)
     more = [key for key, text in row.items() if _MORE.fullmatch(key) and text is not None]
-    columns = (*_KNOWN, *more)
+    columns = (*_COLUMNS, *more)
     labels = {k: v for k, v in row.items() if k not in columns and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
     false = cell_captions(negatives)

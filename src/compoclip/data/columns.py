@@ -165,10 +165,20 @@ def column_named(name: str, available: Collection[str]) -> str | None:
     return name if name in available else usual_column([name], available)
 
 
-def usual_names(columns: Collection[str], names: Collection[str]) -> dict[str, str]:
-    """Return what the columns are called: one of these names, ignoring case, or as they are."""
-    usual = {column_named(name, columns): name for name in names}
-    return {column: usual.get(column, column) for column in columns}
+@lru_cache(256)
+def usual_names(
+    columns: tuple[str, ...],
+    names: tuple[str, ...],
+    renamed: tuple[tuple[str, str], ...] = (),
+) -> Mapping[str, str]:
+    """Return the name of each column that has one of these names in other capitals.
+
+    renamed: (name, what a published table calls it) of names that are other words there.
+    """
+    words = {name: name for name in names} | dict(renamed)
+    usual = {column_named(word, columns): name for name, word in words.items()}
+    different = {column: name for column, name in usual.items() if column and column != name}
+    return MappingProxyType(different)
 
 
 def _column(
@@ -358,20 +368,8 @@ _EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
 }
 EXTRA_COLUMNS = {column: name for column, (name, _, _) in _EXTRAS.items()}
 """The extra columns, and what `sources.SCHEMA` calls them."""
-
-
-@lru_cache(256)
-def named_otherwise(
-    available: tuple[str, ...], renamed: tuple[tuple[str, str], ...] = ()
-) -> Mapping[str, str]:
-    """Return the columns that are an extra column or the split under another name, by its name.
-
-    Other capitals are another name. renamed: (extra column, what a published table calls it).
-    """
-    names = {name: name for name in (*EXTRA_COLUMNS, COLUMN)} | dict(renamed)
-    columns = {name: column_named(other, available) for name, other in names.items()}
-    different = {name: column for name, column in columns.items() if column and column != name}
-    return MappingProxyType(different)
+EXTRA_NAMES = (*EXTRA_COLUMNS, COLUMN)
+"""The columns of a table that are read besides images, captions and labels."""
 
 
 def read_extras(

@@ -131,11 +131,8 @@ def read_written_texts(path: Path) -> WrittenLists:
 def _named_records(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the rows of the files, whose columns have these names, ignoring case."""
     for origin, row in read_records(path):
-        if row.keys() <= {*names}:
-            yield origin, row
-        else:
-            called = usual_names(row, names)
-            yield origin, {called[column]: cell for column, cell in row.items()}
+        usual = usual_names(tuple(row), names)
+        yield origin, {usual.get(column, column): cell for column, cell in row.items()}
 
 
 def read_bags(path: Path) -> WrittenLists:

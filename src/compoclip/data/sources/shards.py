@@ -20,14 +20,15 @@ from compoclip.archives import read_at, whole_members
 from compoclip.bounds import MAX_CAPTION_BYTES
 from compoclip.console import track
 from compoclip.data.columns import (
+    EXTRA_NAMES,
     LABEL_COLUMNS,
     NEG_IMAGE,
     cell_captions,
     distinct_names,
-    named_otherwise,
     read_extras,
     read_label,
     usual_column,
+    usual_names,
 )
 from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.options import Needs
@@ -251,8 +252,8 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
         repeats[key] += 1
         again = f"#{repeats[key]}" if repeats[key] > 1 else ""
         fields = texts.fields or {}
-        others = named_otherwise(tuple(fields))
-        fields |= {name: fields[column] for name, column in others.items()}
+        usual = usual_names(tuple(fields), EXTRA_NAMES)
+        fields |= {name: fields[column] for column, name in usual.items()}
         origin = f"{shard}, sample {key}"
         extras = read_extras(fields, origin, builder.path_of)
         other = extras.get("negative_image")

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip.arrow_files import has_image, holds_bytes, holds_text, opened_parquet
 from compoclip.data.columns import (
-    EXTRA_COLUMNS,
+    EXTRA_NAMES,
     LABEL_COLUMNS,
     NEG_IMAGE,
     cell_captions,
     class_names,
     column_named,
     distinct_names,
-    named_otherwise,
     pick_columns,
     read_extras,
     read_label,
     usual_column,
+    usual_names,
 )
 from compoclip.data.places import HUB, STREAM
 from compoclip.data.sources import ImageColumn, Source
@@ -191,11 +191,11 @@ def read_tables(
     short = [Path(str(table.name)).name for table in tables]
     unique = len(set(short)) == len(short)
     for table, (image, captions), name in zip(tables, columns, short):
-        others = named_otherwise(tuple(table.columns), tuple(renamed.items()))
-        extras = [others.get(name, name) for name in (*EXTRA_COLUMNS, COLUMN)]
+        usual = usual_names(tuple(table.columns), EXTRA_NAMES, tuple(renamed.items()))
+        extras = {*EXTRA_NAMES, *usual}
         names = {image, *captions, *extras, *([label] if label else [])} - {*embedded}
         prefix = f"{name if unique else table.name}, " if isinstance(table.name, Path) else ""
-        split_names = table.classes(others.get(COLUMN, COLUMN))
+        split_names = table.classes(column_named(COLUMN, table.columns) or COLUMN)
         for place, record in table.rows(names):
             row, origin = builder.rows, f"{table.name}, {place}"
             if image in present:
@@ -204,8 +204,8 @@ def read_tables(
             else:
                 number, path = 0, builder.path_of(record.get(image), origin)
                 id = f"{path}#{row}"
-            if others:
-                more = {name: record.get(column) for name, column in others.items()}
+            if usual:
+                more = {name: record.get(column) for column, name in usual.items()}
                 record = {**record, **more}
             cells = read_extras(record, origin, builder.path_of, lists=lists)
             if negative in present and present[negative][1][row]:
