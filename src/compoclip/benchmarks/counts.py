@@ -83,8 +83,10 @@ def tallyqa(rows: Rows, data: Loading) -> Iterator[Row]:
         simple, _ = row.value("issimple")
         row.require(isinstance(simple, bool), f"'issimple' must be true or false; {files.OFFICIAL}")
         answer = row.float("answer")
-        problem = f"'answer' {answer:g} is no whole number from 0 to {_MOST}; {files.OFFICIAL}"
-        row.require(answer in range(_MOST + 1), problem)
+        row.require(
+            answer in range(_MOST + 1),
+            f"'answer' {answer:g} is no whole number from 0 to {_MOST}; {files.OFFICIAL}",
+        )
         texts = statements(row.text("question"))
         if not texts:
             data.left_out["questions that do not ask how many"] += 1

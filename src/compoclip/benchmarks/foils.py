@@ -209,11 +209,14 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
     labels = {k: v for k, v in row.items() if k not in columns and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
     false = cell_captions(negatives)
-    near = next((k for k in row if k.lower().startswith("neg") and k not in columns), None)
-    problem = f"has {'neither' if label is None else 'both'} of 'negative_caption' (false "
-    problem += "captions) and 'label' (whether the caption is true); give one of them"
-    problem += f" (is {near!r:.40} the first?)" if near and label is None else ""
-    require((negatives is None and not more) is not (label is None), location, problem)
+    if (negatives is None and not more) is (label is None):
+        near = next((k for k in row if k.lower().startswith("neg") and k not in columns), None)
+        hint = f" (is {near!r:.40} the first?)" if near and label is None else ""
+        raise CompoclipError(
+            f"{location}: has {'neither' if label is None else 'both'} of 'negative_caption' "
+            "(false captions) and 'label' (whether the caption is true); give one of them"
+            f"{hint}"
+        )
     case = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
         require(len(images) == 1, location, f"a statement has no 'negative_image'; {_MEND_ROW}")

@@ -72,8 +72,11 @@ def valse(rows: Rows, data: Loading) -> Iterator[Row]:
         source, name = row.text("dataset"), row.text("image_file")
         by_name = next((v for k, v in row.table["by_name"].items() if name.startswith(k)), "")
         row.folder = row.table["by_data_set"].get(source.replace("_", ""), by_name)
-        problem = f"photo {name!r:.80} of data set {source!r:.80} is of no known source"
-        row.require(row.folder or data.images, f"{problem}; {files.OFFICIAL}")
+        row.require(
+            row.folder or data.images,
+            f"photo {name!r:.80} of data set {source!r:.80} is of no known source; "
+            f"{files.OFFICIAL}",
+        )
         yield row
 
 
@@ -95,8 +98,10 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
         kinds.setdefault(row.path, set()).add(row.truth)
         if data.images is None:
             folder = PurePosixPath(row.text("image_link")).parent.name
-            problem = "'image_link' names neither train2017 nor val2017; give the photos' folder"
-            row.require(folder in ("train2017", "val2017"), problem)
+            row.require(
+                folder in ("train2017", "val2017"),
+                "'image_link' names neither train2017 nor val2017; give the photos' folder",
+            )
             row.folder = f"{{images}}/{folder}"
         yield row
     for path, truths in kinds.items():
@@ -150,8 +155,10 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
     for row in rows:
         name = PurePosixPath(row.text("image_path")).name
         words = PurePosixPath(name).stem.split("_")
-        problem = f"image name {name!r:.80} tells no position; known: {', '.join(kinds)}"
-        row.require(len(words) >= 3 and words[1] in kinds, problem)
+        row.require(
+            len(words) >= 3 and words[1] in kinds,
+            f"image name {name!r:.80} tells no position; known: {', '.join(kinds)}",
+        )
         places.append((f"{words[0]} {words[-1]}", words[1]))
     counts = Counter(places)
     for row, (things, position) in zip(rows, places):
@@ -244,11 +251,15 @@ def crepe_syst(
     sets = ("cc12m", "yfcc", "laion")
     folder = annotations or data.root / "crepe" / "syst_hard_negatives"
     choices = {*sets, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
-    problem = f"no pre-training set {pretrained!r}; {closest(str(pretrained), sorted(choices))}"
     if pretrained is None:
-        problem = "is about compounds seen in pre-training: say what the model was pre-trained "
-        problem += f"on, as crepe_syst,pretrained=SET with SET one of {', '.join(sets)}"
-    require(pretrained in choices, "crepe_syst", problem, UsageError)
+        raise UsageError(
+            "crepe_syst: is about compounds seen in pre-training: say what the model was "
+            "pre-trained on, as crepe_syst,pretrained=SET with SET one of "
+            f"{', '.join(sets)}"
+        )
+    if pretrained not in choices:
+        hint = closest(pretrained, sorted(choices))
+        raise UsageError(f"crepe_syst: no pre-training set {pretrained!r}; {hint}")
     data.name += f"_{pretrained}"
     data.stated.append(f"pretrained {pretrained}")
     by_part: dict[str, list[Row]] = {name: [] for name in data.parts}

@@ -108,8 +108,10 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
     listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
     for first, row in zip(listed[::2], listed[1::2]):
         good = (int(row.key), row.folder) == (int(first.key) + 1, first.folder)
-        problem = f"number {row.key} after {first.key} is no pair of one pattern; {files.OFFICIAL}"
-        row.require(good and int(row.key) % 2 == 0, problem)
+        row.require(
+            good and int(row.key) % 2 == 0,
+            f"number {row.key} after {first.key} is no pair of one pattern; {files.OFFICIAL}",
+        )
         texts = [prompt.replace("{}", half.text("Statement")) for half in (first, row)]
         values = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
         files.image_path(Path(), row.folder, row.location)
@@ -133,8 +135,9 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
     refs: dict[str, ImageRef] = {}  # photos that several items show are one object
     for row in rows:
         randomised = "image0" not in row.values and "image" in row.values
-        problem = "this is the randomised annotation; get private_info_global.json"
-        row.require(not randomised, problem)
+        row.require(
+            not randomised, "this is the randomised annotation; get private_info_global.json"
+        )
         names = row.text("image0"), row.text("image1")
         row.part = names[0].partition("/")[0].removeprefix("eqben")
         row.require(row.part in parts, f"{names[0]!r:.80} belongs to no part; known: {folders}")
@@ -189,8 +192,10 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
             inside = [members[PurePosixPath(name).name] for name in names]
             for name, files_of_name in zip(names, inside):
                 amount = "two files" if files_of_name else "no file"
-                problem = f"the archive holds {amount} {name!r:.80}; fetch it again"
-                row.require(len(files_of_name) == 1, problem)
+                row.require(
+                    len(files_of_name) == 1,
+                    f"the archive holds {amount} {name!r:.80}; fetch it again",
+                )
             row.images = tuple(ImageRef(row.path, member=member) for (member,) in inside)
         else:
             folder = data.images or row.path.parent / "images"
@@ -207,8 +212,10 @@ def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
         region = files.corners(*row.value("ref_bbox"))
         listed = files.items(*row.value("bbox_list"))
         boxes = [files.corners(sides, f"{row.location}: box {k}") for k, sides in enumerate(listed)]
-        problem = f"'bbox_list' must hold other boxes, and 'ref_bbox' once; {files.OFFICIAL}"
-        row.require(len(boxes) >= 2 and boxes.count(region) == 1, problem)
+        row.require(
+            len(boxes) >= 2 and boxes.count(region) == 1,
+            f"'bbox_list' must hold other boxes, and 'ref_bbox' once; {files.OFFICIAL}",
+        )
         row.images = tuple(ImageRef(photo.path, box) for box in boxes)
         row.truth = boxes.index(region)
         yield row

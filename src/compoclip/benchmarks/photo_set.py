@@ -93,8 +93,11 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         if label in numbers and not unnamed:
             labels: tuple[int, ...] = (numbers[label],)
         else:
-            problem = f"label {label!r:.40} is neither a number from 0 nor the name of a class"
-            require(NUMBERS.fullmatch(label), f"{path}@{member}" if member else path, problem)
+            require(
+                NUMBERS.fullmatch(label),
+                f"{path}@{member}" if member else path,
+                f"label {label!r:.40} is neither a number from 0 nor the name of a class",
+            )
             labels = tuple(places.get(number, int(number)) for number in label.split(","))
         if in_folders:
             key = f"/{image}"[f"/{image}".index(f"/{label}/") + 1 :]

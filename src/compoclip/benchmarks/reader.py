@@ -38,7 +38,7 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.data.options import DataOptions
-from compoclip.errors import UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import OpenedPart
@@ -182,9 +182,10 @@ class CaseReader:
             every = list(read)
             needed = {*data.parts, *data.tuned_on.values()}
             data.content = Cases(case for case in every if case.subtask in needed)
-            place = next((file for file in data.files.values() if isinstance(file, Path)), root)
-            problem = self.empty.replace("PARTS", ", ".join(data.parts))
-            require(data.content or not self.empty, place, problem)
+            if self.empty and not data.content:
+                place = next((file for file in data.files.values() if isinstance(file, Path)), root)
+                parts = ", ".join(data.parts)
+                raise CompoclipError(f"{place}: {self.empty.replace('PARTS', parts)}")
         rules = {**(self.rules(data) if callable(self.rules) else self.rules), **data.aggregates}
         if not single:
             rules, data.headline = aggregates(rules, data.parts, data.headline)

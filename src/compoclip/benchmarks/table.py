@@ -147,8 +147,10 @@ class Row:
         else:
             listed = enumerate(files.items(value, location))
             texts = [files.nonempty(text, f"{location}: text {k}") for k, text in listed]
-        problem = f"{name!r} must hold {count} texts, not {len(texts)}; {files.OFFICIAL}"
-        self.require(not count or len(texts) == int(count), problem)
+        self.require(
+            not count or len(texts) == int(count),
+            f"{name!r} must hold {count} texts, not {len(texts)}; {files.OFFICIAL}",
+        )
         return texts
 
     def flag(self, column: str) -> bool:
@@ -374,8 +376,10 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
         table = row.table
         for column, choices in table.get("among", {}).items():
             value = row.text(column)
-            allowed = f"known: {', '.join(choices)}"
-            row.require(value in choices, f"{column!r} {value!r:.40} is unknown; {allowed}")
+            row.require(
+                value in choices,
+                f"{column!r} {value!r:.40} is unknown; known: {', '.join(choices)}",
+            )
         part = _part(row, parts)
         key = row.key
         if "key" in table:
@@ -390,9 +394,11 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
         if column := table.get("truth"):
             count = len(texts) if form is Form.CHOOSE_TEXT else len(images)
             place = row.float(column)
-            problem = f"{column!r} {place:g} is no place among {count} candidates; expected at "
-            problem += "least two and the number of the right one, from 0"
-            row.require(count >= 2 and place in range(count), problem)
+            row.require(
+                count >= 2 and place in range(count),
+                f"{column!r} {place:g} is no place among {count} candidates; expected at least "
+                "two and the number of the right one, from 0",
+            )
             truth = int(place)
         name = table.get("id", "{part}/{key}").format_map(named)
         case = Case(name, form, images, texts, part, truth, {**_labels(row), **row.labels})
