@@ -281,8 +281,11 @@ def recorded(loaded: LoadedModel, folder: Path, provenance: Mapping[str, Any]) -
     if not record.is_file():
         return replace(loaded, provenance=provenance)
     stored, provenance = read_record(record)
-    models = f"{folder}: {RECORD} and the other files disagree ({RECORD} first)"
-    stored.require(loaded.identity, models, "restore the original files")
+    stored.require(
+        loaded.identity,
+        f"{folder}: {RECORD} and the other files disagree ({RECORD} first)",
+        "restore the original files",
+    )
     config = replace(loaded.config, assumed=stored.assumed)
     return replace(loaded, config=config, identity=stored, provenance=provenance)
 

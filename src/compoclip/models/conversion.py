@@ -208,8 +208,9 @@ def _require_mixable(
     """Raise CompoclipError when two models differ in anything but weights."""
     if ours.context_length != theirs.context_length:
         remedy = f"positions that only one of them has cannot be mixed exactly; {remedy}"
-    models = f"{name} and {other} cannot be mixed ({name} first)"
-    ours.require(theirs, models, remedy, ignore=("weights",))
+    ours.require(
+        theirs, f"{name} and {other} cannot be mixed ({name} first)", remedy, ignore=("weights",)
+    )
 
 
 def interpolate_states(

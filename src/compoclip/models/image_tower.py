@@ -89,12 +89,11 @@ class ImageTower:
     def require_trunk(self) -> None:
         """Raise UsageError when features before the last projection cannot be had: the tower ends
         with an attention pool, or with no projection of its own."""
-        kind = type(self._visual).__name__
-        problem = "features of a frozen image trunk cannot be cached"
         if not self.has_trunk:
             raise UsageError(
-                f"{problem}: this tower ({kind}) does not end with a projection that could be put "
-                "on them; freeze all of it (--freeze image), or leave --cache-frozen out"
+                "features of a frozen image trunk cannot be cached: this tower "
+                f"({type(self._visual).__name__}) does not end with a projection that could be "
+                "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
             )
 
     def work(

@@ -251,11 +251,11 @@ class TextTower:
 
     def layers(self) -> TextLayers:
         """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
-        subject = "the layers of this model's text tower cannot be run one by one"
         if self._tower is None:
             raise CompoclipError(
-                f"{subject}: that takes a native open_clip transformer, not a Hugging Face tower "
-                "or one with a class token; choose another model"
+                "the layers of this model's text tower cannot be run one by one: that takes a "
+                "native open_clip transformer, not a Hugging Face tower or one with a class "
+                "token; choose another model"
             )
         return TextLayers(self._tower)
 

@@ -135,8 +135,11 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         prefix += outer
     if rest:
         state = _below(state, rest)
-        problem = f"has no entry '{part}' and no names that begin so"
-        require(state, path, f"{problem}; {_choice(path, others)}" if others else problem)
+        if not state:
+            remedy = f"; {_choice(path, others)}" if others else ""
+            raise CompoclipError(
+                f"{path}: has no entry '{part}' and no names that begin so{remedy}"
+            )
     return WeightsFile(state, entry, prefix, facts, others)
 
 
@@ -161,18 +164,20 @@ def require_one_model(content: WeightsFile, path: Path) -> WeightsFile:
     if not prefixes or prefixes == [""]:
         return content
     outside = [name for name in content.state if not name.startswith(tuple(prefixes))]
-    problem = f"holds a model below {' and one below '.join(repr(prefix) for prefix in prefixes)}"
-    problem += f", and '{outside[0]}' beside" if outside else ""
-    choice = _choice(path, filter(None, prefixes))
-    require(len(prefixes) == 1 and not outside, path, f"{problem}; {choice}")
+    if len(prefixes) != 1 or outside:
+        models = " and one below ".join(repr(prefix) for prefix in prefixes)
+        other = f", and '{outside[0]}' beside" if outside else ""
+        raise CompoclipError(
+            f"{path}: holds a model below {models}{other}; {_choice(path, filter(None, prefixes))}"
+        )
     state = _below(content.state, prefixes[0])
     return replace(content, state=state, prefix=content.prefix + prefixes[0])
 
 
 def _content(path: Path) -> Any:
     """Return the unpickled or mapped content of a file; code in it is never run."""
-    problem = disguised(path)
-    require(not problem, path, problem)
+    disguise = disguised(path)
+    require(not disguise, path, disguise)
     safe = has_ending(path, ".safetensors")
     if not safe:
         _refuse_archive(path)

@@ -132,8 +132,11 @@ class AdapterFolder(Format):
                 f"{path}: its base {place} cannot be loaded ({error}); say where it is in "
                 f"{path / RECORD}"
             ) from error
-        models = f"{path}: its base {stated} and {start.name} differ (its base first)"
-        identity.require(start.identity, models, "load it on its own base")
+        identity.require(
+            start.identity,
+            f"{path}: its base {stated} and {start.name} differ (its base first)",
+            "load it on its own base",
+        )
         adapters = _recorded_state(path, start.encoder.model, lora)
         _require_agreement(path, lora)
         return Adapted(override_activation(start, activation), lora, adapters, provenance)
@@ -256,8 +259,8 @@ def _recorded_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, T
         for target in lora_targets(network, lora)
         for part, shape in (("a", target.a_shape), ("b", target.b_shape))
     }
-    problem = mismatch(expected, adapters)
-    require(not problem, weights, f"not the adapters of {RECORD}: {problem}")
+    difference = mismatch(expected, adapters)
+    require(not difference, weights, f"not the adapters of {RECORD}: {difference}")
     return adapters
 
 

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from timm.models import is_model
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, require, typed_repr
+from compoclip.errors import CompoclipError, typed_repr
 from compoclip.files import new_folder
 from compoclip.models.architecture import (
     BLIP,
@@ -161,9 +161,11 @@ class HuggingFaceFolder(Format):
             if not self.clean:
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
-                entry = f"text_config.eos_token_id is {typed_repr(stated)}"
-                flaw = f"{entry}, and texts end in {end}; {OTHERS}"
-                require(stated in (2, end), path / CONFIG, flaw)  # 2: that of early releases
+                if stated not in (2, end):  # 2: that of early releases
+                    raise CompoclipError(
+                        f"{path / CONFIG}: text_config.eos_token_id is {typed_repr(stated)}, and "
+                        f"texts end in {end}; {OTHERS}"
+                    )
             state = self.names.read(tensors, str(path))
             cut_context(config["text_cfg"], state, longest_text(path))
             side = int(config["vision_cfg"]["image_size"])
