@@ -181,9 +181,11 @@ def plan(
             raise CompoclipError(f"unknown aggregate weighting '{node.weighting}'; macro or micro")
         if node.macro_by is None and node.weighting == "macro":
             return mean_of([build(part, metric) for part in node.nested()])
-        fault = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
         if metric not in applies:
-            raise CompoclipError(f"{fault}have {', '.join(applies)}")
+            raise CompoclipError(
+                f"an aggregate asks for the metric '{metric}', which these items do not have; "
+                f"they have {', '.join(applies)}"
+            )
         here = [places[name] for name in node.subtasks() if name in places]
         rows = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *here]))
         rows = rows[applies[metric][rows]]

@@ -230,8 +230,8 @@ class ExternalEncoder:
                 else np.asarray(value, dtype=np.float32)
             )
         fits = all(not b or a == b for a, b in zip(output.shape, shape))
-        expected = f"({', '.join(str(n) if n else 'D' for n in shape)})"
         if not fits or len(output.shape) != len(shape):
+            expected = f"({', '.join(str(n) if n else 'D' for n in shape)})"
             raise CompoclipError(
                 f"{self.name}: {name}() returns shape {output.shape}, not {expected}; {_REMEDY}"
             )

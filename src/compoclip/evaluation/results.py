@@ -143,11 +143,11 @@ def by_benchmark(results: Iterable[Results]) -> dict[str, Results]:
     """Return one model's results by benchmark; raise CompoclipError for two of one benchmark."""
     named: dict[str, Results] = {}
     for result in results:
-        files = f"{named.get(result.benchmark, result).items} and {result.items}"
         if result.benchmark in named:
             raise CompoclipError(
-                f"{result.model}: two results for {result.benchmark}: {files}; give the folder of "
-                "one run, or evaluate under another name (NAME=MODEL)"
+                f"{result.model}: two results for {result.benchmark}: "
+                f"{named[result.benchmark].items} and {result.items}; give the folder of one run, "
+                "or evaluate under another name (NAME=MODEL)"
             )
         named[result.benchmark] = result
     return named
@@ -409,9 +409,11 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     rows = []
     for result in results:
         weights = result.identity.get("weights")
-        problem = f"not of this checkpoint (weights {weights}, not {identity.weights}): evaluate it"
         if weights != identity.weights:
-            raise CompoclipError(f"results of {result.model} on {result.benchmark}: {problem}")
+            raise CompoclipError(
+                f"results of {result.model} on {result.benchmark}: not of this checkpoint "
+                f"(weights {weights}, not {identity.weights}): evaluate it"
+            )
         s = result.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if result.partial else ""
         name = result.benchmark + part

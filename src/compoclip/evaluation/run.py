@@ -197,8 +197,10 @@ def evaluate(
             note(f"{benchmark.name}: already measured, {path}")
             done[benchmark.name] = stored
         else:
-            problem = "was made with other weights, data or draws, and is replaced"
-            note(f"{benchmark.name}: {path} {problem}")
+            note(
+                f"{benchmark.name}: {path} was made with other weights, data or draws, and is "
+                "replaced"
+            )
     reused = ranks.exchange(list(done))[0]
     todo = [entry for entry in available if entry[0].name not in reused]
     if todo:

@@ -79,9 +79,11 @@ def summarise(
             continue
         gap = sum(lack(part, rule.metric or MAIN) for part in parts)
         tree = plan(rule, items, items.applies, main)
-        fault = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
         if tree is None and not gap:
-            raise CompoclipError(f"{fault}and image folders")
+            raise CompoclipError(
+                f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
+                "and image folders"
+            )
         if tree is None:
             continue
         if gap and whole is not None and rule.by_label():

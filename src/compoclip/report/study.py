@@ -164,9 +164,11 @@ def read_study(
     models = (base, *(m for m in results if m != base))
     benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
     common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
-    fault = f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
     if not common:
-        raise CompoclipError(f"{fault}benchmarks, or report on fewer models")
+        raise CompoclipError(
+            f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
+            "benchmarks, or report on fewer models"
+        )
     shared = {m: [results[m][name] for name in common] for m in models}
     first = shared[models[0]]
     references = [result for path in bounds for result in load_results(path)]

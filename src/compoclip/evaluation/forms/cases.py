@@ -141,11 +141,10 @@ class CaseForm(ItemForm[Cases]):
         images, texts = len(case.images), len(case.texts)
         scores = images * texts if self.images else 3
         good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
-        item = f"item '{case.id}' of sub-task '{case.subtask}'"
         if not good:
             raise CompoclipError(
-                f"{item}: {images} images, {texts} texts and truth {case.truth} are no {case.form} "
-                "item; check the annotation file"
+                f"item '{case.id}' of sub-task '{case.subtask}': {images} images, {texts} texts "
+                f"and truth {case.truth} are no {case.form} item; check the annotation file"
             )
         return self.answers or max(images, texts)
 
@@ -324,10 +323,10 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            problem = f"a {case.form} item among binary ones; a benchmark with binary items can "
             if case.form is not self.name:
                 raise CompoclipError(
-                    f"item '{case.id}' of sub-task '{case.subtask}': {problem}have no others"
+                    f"item '{case.id}' of sub-task '{case.subtask}': a {case.form} item among "
+                    "binary ones; a benchmark with binary items can have no others"
                 )
             self.candidates(case)
         scores = features.scores(

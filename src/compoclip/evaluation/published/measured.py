@@ -102,10 +102,10 @@ def _row(
         for result in entry[block]:
             name, _, result_edition = result.reader_name.partition("@")
             if result_edition == edition and name in table.benchmarks:
-                both = f"{named.get(name, result).benchmark} and {result.benchmark}"
                 if name in named:
                     raise CompoclipError(
-                        f"{model}: {both} are both results of {name}; give the one to be shown"
+                        f"{model}: {named[name].benchmark} and {result.benchmark} are both results "
+                        f"of {name}; give the one to be shown"
                     )
                 named[name] = result
     cells: list[MeasuredCell | None] = []
