@@ -215,10 +215,11 @@ class Members:
         except FileNotFoundError as error:
             raise unreadable(path, error, "check the data folder") from error
         except Exception as error:  # damaged archives fail with errors of every kind
-            problem = f"{member!r} cannot be read ({reason(error)})"
             if isinstance(error, KeyError | IndexError | ValueError):
-                problem = f"holds no image {member!r}"
-            raise CompoclipError(f"{path}: {problem}; {_AGAIN}") from error
+                raise CompoclipError(f"{path}: holds no image {member!r}; {_AGAIN}") from error
+            raise CompoclipError(
+                f"{path}: {member!r} cannot be read ({reason(error)}); {_AGAIN}"
+            ) from error
 
 
 def _reader(path: Path, kind: str, column: str) -> _Read:

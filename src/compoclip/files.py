@@ -295,8 +295,10 @@ def require_new_folder(folder: Path) -> None:
 def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
     """Make the error for a file or folder that cannot be written."""
     cause = error if isinstance(error, str) else reason(error)
-    remedy = "free space, check folder and rights or choose another place"
-    return CompoclipError(f"{path}: cannot be written ({cause}); {remedy}")
+    return CompoclipError(
+        f"{path}: cannot be written ({cause}); free space, check folder and rights or choose "
+        "another place"
+    )
 
 
 @contextmanager

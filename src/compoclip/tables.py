@@ -120,12 +120,15 @@ def json_row(
     """
     try:
         row = parse_json(line, halves=halves)
-        if isinstance(row, dict):
-            return row
-        problem = f"expected a JSON object, found {typed_repr(row)}"
     except ValueError as error:
-        problem = f"not valid JSON ({error})"
-    raise CompoclipError(f"{path}: line {number}: {problem}; {damaged}")
+        raise CompoclipError(
+            f"{path}: line {number}: not valid JSON ({error}); {damaged}"
+        ) from error
+    if not isinstance(row, dict):
+        raise CompoclipError(
+            f"{path}: line {number}: expected a JSON object, found {typed_repr(row)}; {damaged}"
+        )
+    return row
 
 
 # --- CSV and TSV. ---

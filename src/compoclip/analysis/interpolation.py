@@ -142,9 +142,10 @@ def axes_of(results: Sequence[Results]) -> Groups:
     """
     groups = profile_groups(results)
     axes = {name: groups[name] for name in AXES if name in groups}
-    problem = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
     if not axes:
-        raise UsageError(problem)
+        raise UsageError(
+            "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+        )
     return axes
 
 

@@ -164,12 +164,11 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
     """
     rows = max(1, round(math.sqrt(patches * size[0] / size[1])))
     columns = max(1, round(rows * size[1] / size[0]))
-    problem = (
-        f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
-        "maps need a tower whose patches cover the image row by row; choose another model"
-    )
     if rows * columns != patches:
-        raise CompoclipError(problem)
+        raise CompoclipError(
+            f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
+            "maps need a tower whose patches cover the image row by row; choose another model"
+        )
     return rows, columns
 
 

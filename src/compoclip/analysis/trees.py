@@ -277,9 +277,11 @@ class TreeScores:
 
 def thresholds_of(depth: int, thresholds: Sequence[int] = ()) -> tuple[int, ...]:
     """Return 0..depth // 2, or those asked for; raise UsageError outside of 0..depth - 1."""
-    problem = f"this text tower has {depth} layers; give 0 to {depth - 1}"
     for h in thresholds:
-        require(0 <= h < depth, f"--threshold {h}", problem, UsageError)
+        if not 0 <= h < depth:
+            raise UsageError(
+                f"--threshold {h}: this text tower has {depth} layers; give 0 to {depth - 1}"
+            )
     return tuple(sorted(set(thresholds))) or tuple(range(depth // 2 + 1))
 
 

@@ -105,8 +105,9 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
     for flag, value in vars(parsed).items():
         remedy, values = table[flag].get("remedy"), table[flag].get("values")
         _need(not remedy, f"--{flag}", f"has no counterpart; {remedy}")
-        problem = f"has no counterpart; use one of: {', '.join(map(repr, values or ()))}"
-        _need(values is None or value in values, f"--{flag} {value}", problem)
+        if values is not None and value not in values:
+            choices = ", ".join(map(repr, values))
+            _need(False, f"--{flag} {value}", f"has no counterpart; use one of: {choices}")
     return vars(parsed)
 
 

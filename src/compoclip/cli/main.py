@@ -170,9 +170,9 @@ def main(argv: Sequence[str]) -> int:
             print(f"\n{verbs.usage()}")
             return 0 if arguments else 2
         if verb not in verbs.table:
-            unknown = f"no verb '{verb}'; {verbs.hint(verb)}"
-            of_world = f"the verb '{verb}' {NEEDS_WORLD}"
-            raise UsageError(of_world if verb in _OF_WORLD else unknown)
+            if verb in _OF_WORLD:
+                raise UsageError(f"the verb '{verb}' {NEEDS_WORLD}")
+            raise UsageError(f"no verb '{verb}'; {verbs.hint(verb)}")
         with nullcontext() if aloud else silent():
             return verbs.call(verb, arguments[1:])
 

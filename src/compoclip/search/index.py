@@ -305,9 +305,11 @@ def index_photos(
         old = read_index(out) if out.is_file() or is_table(out) else None
         vectors = vectors or (old.vectors if old else "float32")
         storage = to or (old.storage if old else "file")
-        problem = f"holds {old.vectors} vectors, not {vectors}" if old else ""
-        problem = f"{problem}; leave --vectors out, or choose another --out"
-        require(not old or old.vectors == vectors, out, problem, UsageError)
+        if old and old.vectors != vectors:
+            raise UsageError(
+                f"{out}: holds {old.vectors} vectors, not {vectors}; leave --vectors out, or "
+                "choose another --out"
+            )
         photos = photos or list_photos(request)
         local = Path(request.spec).exists() or named_files(request.spec)
         spec = str(Path(request.spec).absolute()) if local else request.spec

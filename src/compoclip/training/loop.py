@@ -400,12 +400,11 @@ class TrainingLoop:
     def _stop_if(self, stop_signal: int, cause: CompoclipError | None = None) -> None:
         """Raise RunInterruptedError if a signal asked the run to stop; `stop_signal`: it, or 0."""
         if stop_signal:
-            step, out = self.progress.step, self.settings.out
-            place = f"after step {step} of {self.total}, which is saved in {out}"
+            step, place = self.progress.step, "before step 1"
+            if step:
+                place = f"after step {step} of {self.total}, which is saved in {self.settings.out}"
             raise RunInterruptedError(
-                f"interrupted {place if step else 'before step 1'}; the same command with --resume "
-                "continues",
-                stop_signal,
+                f"interrupted {place}; the same command with --resume continues", stop_signal
             ) from cause
 
 

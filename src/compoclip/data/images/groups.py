@@ -40,8 +40,11 @@ class Groups(ImagePlan):
 
     def require(self, source: Source) -> None:
         """Raise UsageError unless the data have variations."""
-        needed = "variations; it needs a column group that variations of one object share (empty "
-        source.require(GROUP, f"{needed}for ordinary pairs) and may have a column score")
+        source.require(
+            GROUP,
+            "variations; it needs a column group that variations of one object share (empty for "
+            "ordinary pairs) and may have a column score",
+        )
 
     def schedule(self, source: Source, batch_size: int, seed: int, world: int = 1) -> Schedule:
         """Return batches of whole groups. Raises UsageError when they cannot fill a batch.

@@ -58,8 +58,11 @@ class Neighbours(ImagePlan):
     def require(self, source: Source) -> None:
         """Raise UsageError unless the data name similar images or they are mined."""
         if self.count and not self.mined:
-            needed = "similar images; it needs a column neg_image with lists of row numbers, or "
-            source.require(NEIGHBOURS, f"{needed}take --neighbours mined")
+            source.require(
+                NEIGHBOURS,
+                "similar images; it needs a column neg_image with lists of row numbers, or take "
+                "--neighbours mined",
+            )
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool

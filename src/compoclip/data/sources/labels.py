@@ -39,8 +39,11 @@ def captioned_by_label(source: Source, request: Request) -> Source:
     rows = [*zip(source.column("captions"), source.column(LABEL))]
     classes = {label: _classes_of(label) for texts, label in rows if not texts}
     if not classes:
-        problem = "every sample has captions of its own, so that they take no --templates"
-        raise NoUseError("templates", f"{request.spec}: {problem}")
+        raise NoUseError(
+            "templates",
+            f"{request.spec}: every sample has captions of its own, so that they take no "
+            "--templates",
+        )
     every = sorted({name for several in classes.values() for name in several})
     images = zip(source.column("image"), rows)
     in_folders = in_class_folders((image, label) for image, (texts, label) in images if not texts)

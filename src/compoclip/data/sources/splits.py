@@ -58,8 +58,9 @@ def part_of(source: Source, split: str | None, options: DataOptions) -> Source:
     if not any(counts):
         if split is not None and split.lower() in (TRAIN, VAL, TEST):
             return by_hash(source, split.lower(), options.held_out, options.split_seed)
-        message = f"{source.describe()}: names no splits, so takes no --split {split}"
-        raise NoUseError("split", message)
+        raise NoUseError(
+            "split", f"{source.describe()}: names no splits, so takes no --split {split}"
+        )
     members = require_split(split, counts, source.describe())
     rows = np.flatnonzero(np.isin(list(source.column(COLUMN)), members))
     more = f", split {split or TRAIN}" if len(members) < len(counts) else ""

@@ -167,14 +167,17 @@ def read_tables(
         )
         columns.append((image, captions))
         in_table = table.embedded(image, captions, negative)
-        problem = f"column {image!r} holds paths: say with --images to what folder"
-        encoded = sorted(
-            column
-            for column, kind in table.kinds.items()
-            if column not in captions and holds_bytes(kind)
-        )
-        problem += f", or name what has images with --image-column {encoded[0]}" if encoded else ""
-        require(image in in_table or request.images or beside, table.name, problem, UsageError)
+        if not (image in in_table or request.images or beside):
+            encoded = sorted(
+                column
+                for column, kind in table.kinds.items()
+                if column not in captions and holds_bytes(kind)
+            )
+            hint = f", or name what has images with --image-column {encoded[0]}" if encoded else ""
+            raise UsageError(
+                f"{table.name}: column {image!r} holds paths: say with --images to what folder"
+                f"{hint}"
+            )
         if in_table != embedded and table is not first:
             raise CompoclipError(f"{table.name}: holds images in other columns than {first.name}")
         embedded = in_table
