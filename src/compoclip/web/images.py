@@ -18,12 +18,12 @@ _FILLERS = "\u115f\u1160\u3164\uffa0\u2800"  # letters and symbols that show not
 
 def is_data_uri(text: str) -> bool:
     """Return whether a text reads as a data URI, also behind and between characters unseen."""
-    begin = (char for char in text[:MAX_SERVED_CHARACTERS] if not _is_unseen(char))
+    begin = (
+        char
+        for char in text[:MAX_SERVED_CHARACTERS]
+        if unicodedata.category(char)[0] not in "CMZ" and char not in _FILLERS
+    )
     return "".join(islice(begin, 10)).lower().lstrip("\"'<(").startswith("data:")
-
-
-def _is_unseen(char: str) -> bool:
-    return unicodedata.category(char)[0] in "CMZ" or char in _FILLERS
 
 
 class RequestImages:

@@ -192,7 +192,9 @@ def open_images(path: Path, request: Request) -> Source:
     folder, in sorted order.
     """
     builder = RowBuilder(path, path, needs=request.needs)
-    splits = _split_folders(path, request)
+    visited = {path.resolve()} if request.needs == "labels" else None
+    folders, _ = list_folder(path, Counter(), request.exclude, visited=visited)
+    splits = _splits_of(folders, request)  # folders named after a split, or as the one asked for
     classes: set[str] = set()  # those without photos too
     levels = 0 if request.needs == "captions" else 2 if splits else 1
     for folder, files in walk(path, builder.left_out, request.exclude, levels):
@@ -241,13 +243,6 @@ def open_photos(data: Data) -> Source:
     for name, top in zip(names, tops):
         builder.add(name, name, (), split=splits.get(top, ""))
     return builder.build(f"folder {path}")
-
-
-def _split_folders(path: Path, request: Request) -> dict[str, str]:
-    """The folders that are named after a split, or begin with the name that is asked for."""
-    visited = {path.resolve()} if request.needs == "labels" else None
-    folders, _ = list_folder(path, Counter(), request.exclude, visited=visited)
-    return _splits_of(folders, request)
 
 
 def _splits_of(folders: Collection[str], request: Request) -> dict[str, str]:

@@ -138,7 +138,8 @@ def hash_numbers(source: Source, seed: int) -> tuple[NDArray[np.float64], int]:
         digests = np.empty(len(source), np.uint64)
         for index in range(len(source)):
             head = _head(source[index].image)
-            numbers[index], digests[index] = _number(seed, head), _digest(head)
+            numbers[index] = _digest(b"%d " % seed + head) / 2**64
+            digests[index] = _digest(head)
         labels = _copies(source, digests)
         order = np.lexsort((digests, labels))  # the smallest digest of each group first
         first = np.unique(labels[order], return_index=True)[1]
@@ -160,10 +161,6 @@ def _head(image: Path | bytes) -> bytes:
 
 def _digest(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
-
-
-def _number(seed: int, head: bytes) -> float:
-    return _digest(b"%d " % seed + head) / 2**64
 
 
 def _copies(source: Source, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
