@@ -144,7 +144,7 @@ def refilled(text: str, width: int) -> str:
     lines: list[str] = []
     for line in text.splitlines():
         above = lines[-1] if lines else ""
-        indents = [len(each) - len(each.lstrip()) for each in (above, line)]
+        indents = [len(part) - len(part.lstrip()) for part in (above, line)]
         if above and line and (indents == [0, 0] or 0 < indents[0] < indents[1]):
             lines[-1] = f"{above} {line.strip()}"
         else:

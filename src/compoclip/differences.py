@@ -46,11 +46,11 @@ def differences_of(
             change = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
             differences[name] = f"{name} {change}"
         else:
-            differences[name] = f"{name} was {_shown(was)}, is {_shown(is_now)}"
+            differences[name] = f"{name} was {_text_of(was)}, is {_text_of(is_now)}"
     return differences
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None:
         return "none"
     return str(value)[:80] or "empty"

@@ -33,8 +33,8 @@ def require_name(target: str) -> None:
     One that may be a file or folder is let through.
     """
     name = re.split("[,:]", target, maxsplit=1)[0]
-    known = name in (ALL, *SUITES, *benchmark_names())
-    if not (known or set("./=~") & set(name) or os.path.exists(name)) and name.isprintable():
+    listed = name in (ALL, *SUITES, *benchmark_names())
+    if not (listed or set("./=~") & set(name) or os.path.exists(name)) and name.isprintable():
         raise unknown(name)
 
 

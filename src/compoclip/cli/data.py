@@ -284,10 +284,10 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
     done: dict[str, RemoteFile] = {}
     while True:
         lack = find_missing(options.names, options.data, annotations_only=options.annotations_only)
-        jobs = {job: why for job, why in lack.jobs.items() if job.target not in done}
+        jobs = {job: reason for job, reason in lack.jobs.items() if job.target not in done}
         if not jobs:
             break
-        note(_shown(jobs, options.data, options.url_base))
+        note(_fetch_text(jobs, options.data, options.url_base))
         if not options.yes and not agreed("Fetch this?"):
             note(f"nothing {'more ' if done else ''}was fetched")
             return 1
@@ -314,7 +314,7 @@ def agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
+def _fetch_text(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
     """Return what would be fetched: a row per file, and the sum."""
     from compoclip.benchmarks.fetch import rebased
 
@@ -322,11 +322,11 @@ def _shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> 
         [
             str(root / job.target),
             rebased(job.url, url_base) if url_base else job.url,
-            why,
+            reason,
             decimal(job.size) if job.size else "not known",
             job.checked_by,
         ]
-        for job, why in jobs.items()
+        for job, reason in jobs.items()
     ]
     unknown = sum(not job.size for job in jobs)
     total = decimal(sum(job.size for job in jobs))

@@ -183,7 +183,7 @@ def audit_text(
 
 def _counts(
     counts: Mapping[Kind, Mapping[str, int]],
-    where: Mapping[Kind, Mapping[str, Mapping[str, int]]],
+    by_part: Mapping[Kind, Mapping[str, Mapping[str, int]]],
 ) -> list[str]:
     """A table, what its rows and columns mean, and how many of each defect a sub-task has."""
     from compoclip.benchmarks.audit import FAULTS, MEANING
@@ -199,7 +199,7 @@ def _counts(
     notes = []
     for kind in counts:
         notes.append(f"{kind}: {MEANING[kind]}")
-        parts = [f"{part} {_levels(n)}" for part, n in where.get(kind, {}).items() if part]
+        parts = [f"{part} {_levels(n)}" for part, n in by_part.get(kind, {}).items() if part]
         if parts:
             notes.append(f"  in {', '.join(parts)}")
     notes += [f"{level}: {IGNORED[level]}" for level in used]

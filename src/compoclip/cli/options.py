@@ -199,7 +199,7 @@ class OptionParser(argparse.ArgumentParser):
         return hint if hint.startswith("did you mean") else ""
 
     def _add(self, group: Any, option: Option, hidden: bool) -> None:
-        shown, kind = option.usage, option.plain
+        usage, kind = option.usage, option.plain
         several = get_origin(kind) is tuple
         settings: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else help_text(option)}
         if kind is bool:
@@ -221,15 +221,15 @@ class OptionParser(argparse.ArgumentParser):
             return value
 
         settings |= {"type": convert, "metavar": _place(option)}
-        if several or option.usage.words:
+        if several or usage.words:
             settings["nargs"] = "*" if several else "+"
-        if shown.positional:
+        if usage.positional:
             settings.setdefault("nargs", "?")
             group.add_argument(option.name, **settings)
             return
         if several:
             settings["action"] = "extend"
-        names = [shown.short, option.flag] if shown.short else [option.flag]
+        names = [usage.short, option.flag] if usage.short else [option.flag]
         group.add_argument(*names, dest=option.name, **settings)
 
 
@@ -284,8 +284,8 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     must be given is not there.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
-    known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
-    parser = OptionParser(program, about, {"options": known})
+    in_order = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
+    parser = OptionParser(program, about, {"options": in_order})
     values = parser.read(arguments)
     parser.require_given(values)
     parsed = built(options, values)

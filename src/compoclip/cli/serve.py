@@ -133,19 +133,19 @@ def serve(
     site: Website,
     options: _ServingOptions,
     record: Mapping[str, Any],
-    shown: str,
+    reachable: str,
     page: str = "",
 ) -> bool:
     """Serve a website until interrupted; return whether all requests were answered.
 
-    record: what --json prints beside the address. shown: what others can reach, for the warning.
-    page: the part of the address to print.
+    record: what --json prints beside the address. reachable: what others can reach, for the
+    warning. page: the part of the address to print.
     """
     from compoclip.web.app import Server
 
     server = Server(site, options.host, options.port)
     if not site.loopback:
-        note(f"{options.host}: others can reach this {shown}; there is no password")
+        note(f"{options.host}: others can reach this {reachable}; there is no password")
     tell(options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)")
     sys.stdout.flush()  # who reads it by a pipe waits for the address
     with suppress(KeyboardInterrupt):
@@ -288,10 +288,10 @@ def index_main(options: IndexOptions) -> Outcome:
     about = index.about
     done = ", ".join(f"{n:,} {change}" for change, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]
-    lines += [f"left out: {number:,} x {why}" for why, number in about["left_out"].items()]
+    lines += [f"left out: {number:,} x {reason}" for reason, number in about["left_out"].items()]
     if unreadable := list(about["unreadable"].values()):
         lines += [f"left out: {counted(len(unreadable), 'unreadable photo')} (--json lists all)"]
-        lines += [f"  {why}" for why in unreadable[:_MOST_SHOWN]]
+        lines += [f"  {reason}" for reason in unreadable[:_MOST_SHOWN]]
     if options.calibrate:
         root = Path(options.photos) if Path(options.photos).is_dir() else options.images
         held_out = request_of(options.calibrate, replace(options, images=root))

@@ -173,29 +173,29 @@ def called(
         values["set"] = (*values.get("set", ()), *of_parts)
 
     defaults = {**card.defaults, **values}
-    known = {
+    all_options = {
         name: replace(option, default=defaults.get(name, option.default))
         for name, option in {**run, **card.options, **verbs}.items()
     }
     everything = "--help-all" in words
-    parser = _parser(f"{program} {method}", card, known, verbs, everything)
-    given = parser.read(["--help"] if everything else words)
+    parser = _parser(f"{program} {method}", card, all_options, verbs, everything)
+    parsed = parser.read(["--help"] if everything else words)
     set_keys = {}
     parts = []  # settings of the method's parts, which stay under `set`
-    for setting in given.pop("set", ()):
+    for setting in parsed.pop("set", ()):
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
         if name in run and equals:
             set_keys[name] = of_setting(text, run[name].kind)
         else:
             parts.append(setting)
-    values |= {**given, **typed(set_keys, run, "--set ")}
+    values |= {**parsed, **typed(set_keys, run, "--set ")}
     if parts or set_keys:
         values["set"] = tuple(parts)
     values.pop("config", None)
     lacking = [
         option.flag
-        for name, option in known.items()
+        for name, option in all_options.items()
         if option.default is MISSING and name not in values
     ]
     if lacking:
@@ -210,24 +210,25 @@ def called(
 def _parser(
     program: str,
     card: RecipeCard,
-    known: Mapping[str, Option],
+    all_options: Mapping[str, Option],
     of_verb: Collection[str],
     everything: bool,
 ) -> OptionParser:
     """Return the parser of a method, whose help shows the usual options, or all and the keys."""
     _, verb, method = program.split(" ", 2)
-    keys = {name: option for name, option in known.items() if name in KEYS}
+    keys = {name: option for name, option in all_options.items() if name in KEYS}
     groups: dict[str, list[Option]] = {}
     if everything:
-        for name, option in known.items():
+        for name, option in all_options.items():
             if name not in card.options and name not in keys:
                 groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
     else:
-        groups["usual options"] = [known[name] for name in (*USUAL, *of_verb) if name in known]
-    groups[f"options of {method}"] = [known[name] for name in card.options]
-    seen = {option.name for options in groups.values() for option in options}
+        names = (*USUAL, *of_verb)
+        groups["usual options"] = [all_options[name] for name in names if name in all_options]
+    groups[f"options of {method}"] = [all_options[name] for name in card.options]
+    usual = {option.name for options in groups.values() for option in options}
     hidden = {name: option for name, option in keys.items() if name not in card.options}
-    groups[""] = [option for name, option in known.items() if name not in {*seen, *hidden}]
+    groups[""] = [option for name, option in all_options.items() if name not in {*usual, *hidden}]
     parser = OptionParser(program, card.about, groups, hidden)
     parser.add_argument(
         "--help-all", action="store_true", help="show all options and keys and exit"
@@ -263,8 +264,8 @@ def check_request(request: TrainRequest) -> None:
     """Raise UsageError or CompoclipError for what the options of run and recipe name and is not
     there; torch is not loaded for it."""
     check_options(request.options)
-    known = known_options(request.method)
-    check_values([(known[k], v) for k, v in request.parameters.items()], request.options)
+    options = known_options(request.method)
+    check_values([(options[k], v) for k, v in request.parameters.items()], request.options)
 
 
 def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
@@ -277,10 +278,10 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     count = console.counted
     still = [f"{word} ({number:,} parameters)" for word, number in summary.frozen.items()]
     frozen = f", frozen: {', '.join(still)}" if still else ""
-    where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
+    place = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     lines = [
         f"{summary.method}: {count(summary.steps, 'step')}, {count(summary.images, 'image')}, "
-        f"{count(summary.texts, 'text')}, {summary.seconds:.0f} s{frozen} -> {where}"
+        f"{count(summary.texts, 'text')}, {summary.seconds:.0f} s{frozen} -> {place}"
     ]
     if summary.ended_early:
         lines.append(
@@ -302,13 +303,13 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
     not_finite = "the loss or gradient was not finite (train.jsonl names them)"
-    for number, noun, why in (
+    for number, noun, outcome in (
         (summary.skipped_steps, "step", f"skipped: {not_finite}"),
         (summary.truncated, "text", f"cut: longer than the model's context of {context} tokens"),
         (summary.cut, "caption", "cut before parsing: longer than any model reads"),
     ):
         if number:
-            console.note(f"  {count(number, noun)} {why}")
+            console.note(f"  {count(number, noun)} {outcome}")
 
 
 _SWEEP_USAGE = """\

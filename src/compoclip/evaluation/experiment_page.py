@@ -98,10 +98,10 @@ def experiment_page(
         *([_GAIN] if gains else []),
         *_direction_notes(table, compared, table.reference in runs),
     ]
-    shown = [cell for line in lines for cell in line]
-    if any("[" in cell for cell in shown):
+    texts = [cell for line in lines for cell in line]
+    if any("[" in cell for cell in texts):
         notes.append("Brackets hold 95 % intervals over images.")
-    if "-" in shown:
+    if "-" in texts:
         notes.append("A dash stands where a number is not printed or was not measured.")
     left = len(table.row_labels) + 1
     page = Table(lines, header, left=left, title=f"# {table.title}", notes=notes)

@@ -33,22 +33,22 @@ def part_and_value(setting: str) -> tuple[str, str, str]:
     return part, rest, value
 
 
-def require_place(part: str, rest: str, known: Mapping[str, Sequence[str]], method: str) -> None:
+def require_place(part: str, rest: str, names: Mapping[str, Sequence[str]], method: str) -> None:
     """Raise UsageError for a path that begins with a part or a name which a method has not.
 
     Args:
         part: The part of `part_and_value`.
         rest: The path within it.
-        known: The names in every part of the method, as `Method.settable` has them.
+        names: The names in every part of the method, as `Method.settable` has them.
         method: Its name.
     """
-    if part not in known:
+    if part not in names:
         raise UsageError(f"{method} has no {part}")
-    if not known[part]:
+    if not names[part]:
         raise UsageError(f"the {part} of {method} have no settings")
     name = rest.rpartition(".")[0] if part == "terms" else rest.partition(".")[0]
-    if name not in known[part]:
-        raise unknown("term" if part == "terms" else "", name, known[part])
+    if name not in names[part]:
+        raise unknown("term" if part == "terms" else "", name, names[part])
 
 
 def converted(kind: Any, text: str) -> Any:

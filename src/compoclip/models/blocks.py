@@ -167,11 +167,11 @@ def run_blocks(
         x = x.to(computed_in(x))
     with within:
         for block in blocks:
-            wanted = places if block is blocks[-1] else None
+            returned = places if block is blocks[-1] else None
             if recompute:
-                x = checkpoint(halves.run, block, x, attend, wanted, cast, use_reentrant=False)
+                x = checkpoint(halves.run, block, x, attend, returned, cast, use_reentrant=False)
             else:
-                x = halves.run(block, x, attend, wanted, cast)
+                x = halves.run(block, x, attend, returned, cast)
     return x
 
 

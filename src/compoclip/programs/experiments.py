@@ -171,8 +171,8 @@ def scale_named(name: str, out: Path) -> Scale | None:
         return None
     points = plugins.installed("scales")
     if name not in points:
-        known = ", ".join((FULL, *points))
-        hint = "pip install compoclip-world" if name == "world" else f"known: {known}"
+        choices = ", ".join((FULL, *points))
+        hint = "pip install compoclip-world" if name == "world" else f"known: {choices}"
         raise UsageError(f"--scale {name}: no such scale; {hint}")
     scale = plugins.imported(points[name], "scale")(out / name)
     assert isinstance(scale, Scale)

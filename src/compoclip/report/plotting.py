@@ -494,6 +494,6 @@ def levels(study: Study) -> dict[str, list[Plot]]:
             )
             alt = f"{benchmark} by {curve}, with 95 % intervals; dotted: chance. {values}."
             models = {model for of in scores.values() for model in of}
-            drawn = partial(draw, curve=curve, scores=scores)
-            plots.setdefault(benchmark, []).append(plot(curve, alt, _size(len(models)), drawn))
+            draw_here = partial(draw, curve=curve, scores=scores)
+            plots.setdefault(benchmark, []).append(plot(curve, alt, _size(len(models)), draw_here))
     return plots

@@ -151,8 +151,8 @@ def true_pair_share(source: Source) -> float:
     if count < 2:
         return 0.0
     cells = zip(*map(source.column, ("place", "image", "label")))
-    shown = (label or (place, image) for place, image, label in cells)
-    photos = np.fromiter(map(hash, shown), np.int64)
+    photo_keys = (label or (place, image) for place, image, label in cells)
+    photos = np.fromiter(map(hash, photo_keys), np.int64)
     _, photo = np.unique(photos, return_inverse=True)
     lengths = np.fromiter(map(len, source.column("captions")), np.int64)
     texts = np.fromiter(map(hash, source.captions()), np.int64)

@@ -92,13 +92,13 @@ class RowBuilder:
 
     @classmethod
     def of_paths(
-        cls, origin: object, request: Request, beside: Path, *columns: Place
+        cls, origin: object, request: Request, folder: Path, *columns: Place
     ) -> RowBuilder:
         """Return a builder for photos in the folder of the request or, without one, anywhere.
 
-        beside: what relative paths then start from.
+        folder: what relative paths then start from.
         """
-        root, absolute = request.images or beside, request.images is None
+        root, absolute = request.images or folder, request.images is None
         return cls(origin, root, *columns, needs=request.needs, absolute=absolute)
 
     def path_of(self, cell: Any, origin: str) -> str | None:

@@ -121,7 +121,7 @@ def _enough_for(request: Request, path: object) -> Enough:
 def read_tables(
     tables: Sequence[RowTable],
     request: Request,
-    beside: Path | None,
+    folder: Path | None,
     images: Callable[[str], EmbeddedImages | _Cells],
     title: str,
     renamed: Mapping[str, str] = MappingProxyType({}),
@@ -138,7 +138,7 @@ def read_tables(
         tables: The tables.
         request: Its image column has paths, encoded bytes or a struct with a field `bytes`; a cell
             of a caption column holds a caption or a list of them.
-        beside: What paths are relative to where the request names no folder; None for nothing.
+        folder: What paths are relative to where the request names no folder; None for nothing.
         images: Opens the images of a column of all tables.
         title: Begins the description of the source, which lists the image and caption columns.
         renamed: What an extra column is called in the tables.
@@ -151,7 +151,7 @@ def read_tables(
             sample is left.
     """
     first = tables[0]
-    builder = RowBuilder.of_paths(first.name, request, beside or Path())
+    builder = RowBuilder.of_paths(first.name, request, folder or Path())
     negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
     negative = column_named(negative, first.columns) or negative
     columns: list[tuple[str, tuple[str, ...]]] = []
@@ -167,7 +167,7 @@ def read_tables(
         )
         columns.append((image, captions))
         in_table = table.embedded(image, captions, negative)
-        if not (image in in_table or request.images or beside):
+        if not (image in in_table or request.images or folder):
             encoded = sorted(
                 column
                 for column, kind in table.kinds.items()
@@ -240,8 +240,8 @@ def open_tables(
     ]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
-    images, beside = partial(EmbeddedImages, files), files[0].parent
-    return read_tables(tables, request, beside, images, title, published=bool(name), **options)
+    images, folder = partial(EmbeddedImages, files), files[0].parent
+    return read_tables(tables, request, folder, images, title, published=bool(name), **options)
 
 
 def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
