@@ -15,14 +15,13 @@ import argparse
 import json
 from dataclasses import replace
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pretrain_image_tower import learning_rate
+from pretrain_image_tower import inputs, learning_rate, optimiser_of, read_options
 from torch import Tensor, nn
 
 import compoclip
@@ -80,25 +79,13 @@ def sines(side: int, width: int) -> Tensor:
 
 def main() -> int:
     """Train, or go on; write the model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name, about in (
-        ("model", "open_clip configuration"),
-        ("world", "what scenes are drawn from"),
-        ("out", "folder to write"),
-    ):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=about)
-    options: tuple[tuple[str, float, str], ...] = (
+    numbers = (
         ("steps", 8000, "steps in all"),
-        ("batch-size", 128, "scenes a step"),
-        ("lr", 1e-3, "peak learning rate"),
         ("warmup", 300, "steps"),
         ("scenes", 96_000, "scenes, each also mirrored"),
-        ("workers", 2, "processes that draw scenes"),
         ("save-every", 500, "steps"),
     )
-    for name, default, about in options:
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=about)
-    distil(parser.parse_args())
+    distil(read_options(__doc__, numbers))
     return 0
 
 
@@ -113,28 +100,19 @@ def distil(options: argparse.Namespace) -> None:
     with torch.no_grad():
         student.positional_embedding.copy_(0.5 * sines(4, student.positional_embedding.shape[1]))
     teacher.eval().to(memory_format=torch.channels_last)
-    mean, std = (
-        torch.tensor(values).view(1, 3, 1, 1)
-        for values in (base.preprocess.mean, base.preprocess.std)
-    )
 
     def cosines(pixels: Pixels) -> tuple[Tensor, Tensor]:
         """Mean cosine of embeddings to their targets, and of patches to theirs."""
-        shown = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(255)
-        shown = ((shown - mean) / std).contiguous(memory_format=torch.channels_last)
+        planes = inputs(pixels, base.preprocess)
         with torch.autocast("cpu", torch.bfloat16):
-            wanted = targets(teacher, shown)
-            found = view.work(shown, patches=True).all()
-        assert found.patches is not None
-        embeddings = F.cosine_similarity(found.pooled.float(), wanted[0].float(), dim=-1)
-        patches = F.cosine_similarity(found.patches.float(), wanted[1].float(), dim=-1)
+            taught = targets(teacher, planes)
+            learnt = view.work(planes, patches=True).all()
+        assert learnt.patches is not None
+        embeddings = F.cosine_similarity(learnt.pooled.float(), taught[0].float(), dim=-1)
+        patches = F.cosine_similarity(learnt.patches.float(), taught[1].float(), dim=-1)
         return embeddings.mean(), patches.mean()
 
-    groups = [
-        {"params": [p for p in student.parameters() if p.ndim >= 2], "weight_decay": 0.05},
-        {"params": [p for p in student.parameters() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.98), eps=1e-6)
+    optimiser = optimiser_of(student, options.lr, 0.05)
     options.out.mkdir(parents=True, exist_ok=True)
     state, log = options.out / "state.pt", options.out / "log.jsonl"
     first = 0

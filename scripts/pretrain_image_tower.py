@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -32,9 +33,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from compoclip.console import end_with
+from compoclip.data.transform import normalised
 from compoclip.files import replacing
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
+from compoclip.models.preprocess import Preprocess
 from compoclip.workers import mapper
 from compoclip_world.dataset import read_world_config
 from compoclip_world.geometry import related
@@ -194,29 +197,54 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
     return peak * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Train, or go on; write the tower."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name, about in (
+def inputs(pixels: NDArray[np.uint8], preprocess: Preprocess) -> Tensor:
+    """What a tower takes: (B, H, W, 3) pixels as normalised (B, 3, H, W)."""
+    planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    planes = normalised(planes, preprocess.mean, preprocess.std)
+    return planes.contiguous(memory_format=torch.channels_last)
+
+
+def optimiser_of(network: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices alone."""
+    groups = [
+        {"params": [p for p in network.parameters() if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in network.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), eps=1e-6)
+
+
+def read_options(
+    about: str | None, numbers: Iterable[tuple[str, float, str]], argv: list[str] | None = None
+) -> argparse.Namespace:
+    """Parse the options of a program that trains on scenes. numbers: name, default, help."""
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    for name, meaning in (
         ("model", "open_clip configuration"),
         ("world", "what scenes are drawn from"),
         ("out", "folder to write"),
     ):
-        parser.add_argument(f"--{name}", type=Path, required=True, help=about)
-    options: tuple[tuple[str, float, str], ...] = (
-        ("steps", 6000, "steps in all"),
+        parser.add_argument(f"--{name}", type=Path, required=True, help=meaning)
+    for name, default, meaning in (
+        *numbers,
         ("batch-size", 128, "scenes a step"),
         ("lr", 1e-3, "peak learning rate"),
+        ("workers", 2, "processes that draw scenes"),
+    ):
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=meaning)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, or go on; write the tower."""
+    numbers = (
+        ("steps", 6000, "steps in all"),
         ("warmup", 200, "steps"),
         ("weight-decay", 0.05, "of matrices"),
         ("seed", 0, "of weights and scenes"),
-        ("workers", 2, "processes that draw scenes"),
         ("save-every", 250, "steps"),
         ("stop-after", 0, "stop here, to go on later"),
     )
-    for name, default, about in options:
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=about)
-    train(parser.parse_args(argv))
+    train(read_options(__doc__, numbers, argv))
     return 0
 
 
@@ -228,24 +256,13 @@ def train(options: argparse.Namespace) -> None:
     config = replace(read_world_config(options.world), size=loaded.preprocess.size[0])
     quiz = Quiz(tower, loaded.encoder.model.text_projection.shape[1])
     quiz.to(memory_format=torch.channels_last)
-    decayed = [p for p in quiz.parameters() if p.ndim >= 2]
-    rest = [p for p in quiz.parameters() if p.ndim < 2]
-    groups = [
-        {"params": decayed, "weight_decay": options.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.98), eps=1e-6)
-    mean, std = (
-        torch.tensor(values).view(1, 3, 1, 1)
-        for values in (loaded.preprocess.mean, loaded.preprocess.std)
-    )
+    optimiser = optimiser_of(quiz, options.lr, options.weight_decay)
 
     def tensors(
         pixels: NDArray[np.uint8], answers: dict[str, Answers]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        shown = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(255)
-        shown = ((shown - mean) / std).contiguous(memory_format=torch.channels_last)
-        return shown, {name: torch.from_numpy(right) for name, right in answers.items()}
+        right = {name: torch.from_numpy(values) for name, values in answers.items()}
+        return inputs(pixels, loaded.preprocess), right
 
     options.out.mkdir(parents=True, exist_ok=True)
     state, log = options.out / "state.pt", options.out / "log.jsonl"
