@@ -226,8 +226,13 @@ def imported(point: EntryPoint, label: str) -> Any:
         return point.load()
 
 
-def origin(point: EntryPoint | None) -> str:
-    """Return where something comes from: this package (None), or another with its version."""
+def origin(name: str, point: EntryPoint | None) -> str:
+    """Return where something comes from: its file, another package with its version, or this one.
+
+    point: of the name, None for what this package has.
+    """
+    if is_file(name):
+        return str(split(name)[0])
     if point is None:
         return PACKAGE
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value

@@ -87,6 +87,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise unreadable(path, error) from None
 
 
+def first_line(path: Path) -> str:
+    """Return the first line of `read_lines` that is not blank, "" without one."""
+    return next((line for _, line in read_lines(path) if line.strip()), "")
+
+
 def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
     """The lines of a file. Raises CompoclipError for one of more than MAX_LINE_BYTES."""
     lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), file.read(0))

@@ -105,9 +105,8 @@ def by_others(name: str) -> bool:
 
 def benchmark_origin(name: str) -> str:
     """Return where a benchmark comes from, for lists: this package, another, or a file."""
-    if plugins.is_file(name):
-        return str(plugins.split(name)[0])
-    return plugins.origin(None if name in entries() else plugins.installed("benchmarks").get(name))
+    added = {} if name in entries() else plugins.installed("benchmarks")
+    return plugins.origin(name, added.get(name))
 
 
 def split_spec(spec: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from compoclip.config import package_yaml
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class RemoteFile:
 @cache
 def document() -> Mapping[str, Any]:
     """Return what `benchmarks.yaml` holds."""
-    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
-    content: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return content
+    return package_yaml(Path(__file__).with_name("benchmarks.yaml"))
 
 
 @cache

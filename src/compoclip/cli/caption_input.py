@@ -28,7 +28,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash, read_json
 from compoclip.patterns import ending_of, files_in, has_ending
 from compoclip.records import Enough, columns_of, json_columns, numbered_rows
-from compoclip.tables import read_jsonl, read_lines
+from compoclip.tables import first_line, read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
 
@@ -192,8 +192,7 @@ def _bare(path: Path, column: str | None) -> CaptionFile | None:
     if not path.is_file() or not has_ending(path, *KINDS) or has_ending(path, ".json"):
         return None
     if has_ending(path, ".txt"):
-        first = next((line for _, line in read_lines(path) if line.strip()), "")
-        return None if is_token_line(first) else CaptionFile(path)
+        return None if is_token_line(first_line(path)) else CaptionFile(path)
     names = _columns(path, lambda names: usual_column(IMAGE_COLUMNS, names) is not None)
     if usual_column(IMAGE_COLUMNS, names) or published_table([path], Request(str(path))):
         return None

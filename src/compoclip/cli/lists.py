@@ -6,9 +6,8 @@ import functools
 import inspect
 import keyword
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -102,7 +101,7 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         kind = f"{'positive' if rewrite.keeps_meaning else 'negative'}, version {rewrite.version}"
         about = getattr(rewrite, "propose", type(rewrite))
         about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
-        rows.append((rewrite.name, kind, about, _origin(name, added)))
+        rows.append((rewrite.name, kind, about, plugins.origin(name, added.get(name))))
     return ("rewrite", "kind"), rows
 
 
@@ -143,7 +142,7 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         assert custom is not None
         about = _summary(function(custom.loss))
         label = custom.name if plugins.is_file(name) else name
-        rows.append((label, f"term {custom.name}", about, _origin(name, added)))
+        rows.append((label, f"term {custom.name}", about, plugins.origin(name, added.get(name))))
     return ("loss", "terms"), rows
 
 
@@ -157,10 +156,6 @@ def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         count = "by set" if about.family else counted(about.items, "item") if about.items else "-"
         rows.append((about.id, count, about.title, benchmark_origin(name)))
     return ("benchmark", "items"), rows
-
-
-def _origin(name: str, added: Mapping[str, EntryPoint]) -> str:
-    return str(plugins.split(name)[0]) if plugins.is_file(name) else plugins.origin(added.get(name))
 
 
 def _summary(thing: object) -> str:

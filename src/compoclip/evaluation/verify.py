@@ -15,13 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import yaml
 
 from compoclip import plugins
 from compoclip.benchmarks.case import TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
-from compoclip.config import CONFIG, parsed_config
+from compoclip.config import CONFIG, package_yaml, parsed_config
 from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.errors import CompoclipError, require, typed_repr
@@ -61,8 +60,8 @@ _KINDS = {
     "facts": dict,
     "files": dict,
 }
-UNCHECKED: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(
-    Path(__file__).with_name("unchecked.yaml").read_text(encoding="utf-8")
+UNCHECKED: Mapping[str, Mapping[str, Sequence[str]]] = package_yaml(
+    Path(__file__).with_name("unchecked.yaml")
 )
 """File of a bundle (a pattern) -> why -> its fields that are not computed again."""
 

@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-import yaml
-
 from compoclip import plugins
+from compoclip.config import package_yaml
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.caption_plan import Texts
@@ -172,10 +171,10 @@ class PaperDifference:
 @cache
 def listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
     """Return the differences between paper and released code of the package's methods, by name."""
-    text = Path(__file__).with_name("differences.yaml").read_text(encoding="utf-8")
+    listed = package_yaml(Path(__file__).with_name("differences.yaml"))
     return {
-        name: tuple(PaperDifference(**row) for row in listed)
-        for name, listed in yaml.safe_load(text).items()
+        name: tuple(PaperDifference(**row) for row in rows)
+        for name, rows in listed.items()
         if name != "shared"
     }
 

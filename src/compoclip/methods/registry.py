@@ -217,7 +217,7 @@ def method_summaries() -> dict[str, str]:
     The summary of a method from another package names the package.
     """
     added = {
-        name: f"(of {plugins.origin(point)})"
+        name: f"(of {plugins.origin(name, point)})"
         for name, point in plugins.installed("methods").items()
     }
     return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
@@ -229,9 +229,8 @@ def method_origin(name: str) -> str:
     Args:
         name: As for `load_recipe`.
     """
-    if plugins.is_file(name):
-        return str(plugins.split(name)[0])
-    return plugins.origin(None if name in _recipes() else plugins.installed("methods").get(name))
+    added = {} if name in _recipes() else plugins.installed("methods")
+    return plugins.origin(name, added.get(name))
 
 
 def require_method(name: str) -> None:

@@ -32,7 +32,7 @@ from compoclip.data.split_names import (
 from compoclip.files import read_json
 from compoclip.patterns import ROW_FILES, find_files, has_ending, shards_of_folder
 from compoclip.records import columns_of
-from compoclip.tables import read_lines
+from compoclip.tables import first_line, read_lines
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -104,10 +104,10 @@ class Data:
             ):
                 return None
             recognises = is_bar_header if has_ending(self.path, ".csv") else is_token_line
-            return self.path if recognises(_first_line(self.path)) else None
+            return self.path if recognises(first_line(self.path)) else None
         folder = Path(self.request.spec)
         kaggle = folder / KAGGLE_FILE
-        if kaggle.is_file() and is_token_line(_first_line(kaggle)):
+        if kaggle.is_file() and is_token_line(first_line(kaggle)):
             return kaggle
         return next(iter(sorted(folder.glob("*.token.txt"))), None)
 
@@ -173,10 +173,6 @@ class Data:
             return column_named(COLUMN, names) is not None
 
         return says_splits(columns_of(file, says_splits, self.request.quoting))
-
-
-def _first_line(path: Path) -> str:
-    return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
 # --- Folders of images with caption files beside them. ---

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
+from compoclip.config import package_yaml
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
@@ -218,8 +218,7 @@ class ChoiceForm(CaseForm):
 
 
 def _forms() -> Iterator[CaseForm]:
-    listed = yaml.safe_load(Path(__file__).with_name("forms.yaml").read_text(encoding="utf-8"))
-    for name, row in listed.items():
+    for name, row in package_yaml(Path(__file__).with_name("forms.yaml")).items():
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
         if "comparisons" in row:
             yield CaseForm(Form(name), **fields)

@@ -12,12 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from compoclip.config import package_yaml
 from compoclip.errors import CompoclipError, typed_repr
 from compoclip.typed import is_a, kind_named
 
-_LIST: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_LIST = package_yaml(Path(__file__).with_suffix(".yaml"))
 
 TOKENIZER_FILES: tuple[str, ...] = tuple(_LIST["files"]["tokenizer"]["followed"])
 """Files of a tokenizer in the folder of a model."""

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import torch
-import yaml
 from safetensors.torch import save_file
 from timm.models import is_model
 from torch import Tensor
 
+from compoclip.config import package_yaml
 from compoclip.errors import CompoclipError, typed_repr
 from compoclip.files import new_folder
 from compoclip.models.architecture import (
@@ -86,7 +86,7 @@ from compoclip.models.tokenizer import build_tokenizer
 from compoclip.models.weights import as_stored, weights_hash
 from compoclip.typed import require_kind
 
-_TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_TABLES = package_yaml(Path(__file__).with_suffix(".yaml"))
 _SIZES = _TABLES["sizes"]
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SIZES: dict[str, list[int]] = _TABLES["siglip"]["towers"]
@@ -162,10 +162,8 @@ class HuggingFaceFolder(Format):
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
                 if stated not in (2, end):  # 2: that of early releases
-                    raise CompoclipError(
-                        f"{path / CONFIG}: text_config.eos_token_id is {typed_repr(stated)}, and "
-                        f"texts end in {end}; {OTHERS}"
-                    )
+                    entry = f"{path / CONFIG}: text_config.eos_token_id is {typed_repr(stated)}"
+                    raise CompoclipError(f"{entry}, and texts end in {end}; {OTHERS}")
             state = self.names.read(tensors, str(path))
             cut_context(config["text_cfg"], state, longest_text(path))
             side = int(config["vision_cfg"]["image_size"])
