@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, abridged
 
 _HASH = re.compile(r"(?=.*\d)[0-9a-f]{12,}")
 _MOST_LISTED = 6
@@ -58,9 +58,7 @@ def _text_of(value: Any) -> str:
 
 def listed(differences: Mapping[str, str]) -> str:
     """Return differences as one line."""
-    lines = list(differences.values())
-    more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
-    return "; ".join(lines[:_MOST_LISTED]) + more
+    return abridged(list(differences.values()), _MOST_LISTED, "; ")
 
 
 def require_same(

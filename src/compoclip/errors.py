@@ -8,7 +8,7 @@ import importlib.util
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,12 @@ def quoted(value: object) -> str:
 def names_listed(names: Iterable[object]) -> str:
     """Return names for a message, such as those of columns, each shortened as a value is."""
     return ", ".join(printable(str(name), _SHOWN) for name in names)
+
+
+def abridged(texts: Sequence[str], longest: int, separator: str = ", ") -> str:
+    """Return the first texts, and how many more there are: "a, b and 3 more"."""
+    others = len(texts) - longest
+    return separator.join(texts[:longest]) + (f" and {others} more" if others > 0 else "")
 
 
 def closest(name: str, names: Iterable[str]) -> str:

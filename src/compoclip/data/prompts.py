@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, abridged, closest, require
 from compoclip.files import first_of, read_json, read_json_object, read_text
 from compoclip.typed import at_home, require_kind
 
@@ -242,8 +242,7 @@ def say_renamed(names: Sequence[str], words: Sequence[str]) -> str:
     ]
     if not examples:
         return ""
-    more = f" and {len(examples) - _SHOWN} more" if len(examples) > _SHOWN else ""
-    return f"class names that are no words of a caption: {', '.join(examples[:_SHOWN])}{more}"
+    return f"class names that are no words of a caption: {abridged(examples, _SHOWN)}"
 
 
 def numbered(names: Sequence[str], total: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, abridged
 from compoclip.evaluation.comparison import Difference, together
 from compoclip.evaluation.grounded import MEAN, GroundedModels
 from compoclip.evaluation.groups import (
@@ -78,7 +78,7 @@ def closing_sentences(
         if low:
             sentences.append(
                 f"{base}: not significantly above chance on {len(low)} of "
-                f"{counted(len(skill_changes), 'skill')}: {_some(low)}."
+                f"{counted(len(skill_changes), 'skill')}: {abridged(low, _MOST)}."
             )
     return sentences
 
@@ -199,8 +199,3 @@ def change_text(d: Difference) -> str:
 def _lower(name: str) -> str:
     """Return the name of a mean as it stands within a sentence; other names stay as they are."""
     return name[0].lower() + name[1:] if name in _MEANS else name
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = len(texts) - _MOST
-    return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -36,7 +36,7 @@ from compoclip.data.prompts import listed_names
 from compoclip.data.sources import ImageShard, Source, holds_any, replaced
 from compoclip.data.sources.table import RowBuilder, finish
 from compoclip.data.split_names import COLUMN
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError, abridged, require
 from compoclip.files import (
     cache_paths,
     encodable,
@@ -318,9 +318,8 @@ def open_shards(
             changes["split"] = pa.repeat(pa.scalar(splits[number], pa.large_string()), len(table))
         tables.append(replaced(table, changes).replace_schema_metadata())
         first += int(meta[_ROWS])
-    more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
     key = f" (captions {caption_key!r})" if caption_key else ""
-    description = f"webdataset shards {shards[0]}{more}{key}"
+    description = f"webdataset shards {abridged([*map(str, shards)], 1)}{key}"
     places = [*map(ImageShard, shards)]
     table = pa.concat_tables(tables)
     texts = (table["label"], pc.list_flatten(table["captions"]))

@@ -38,7 +38,7 @@ from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.table import RowBuilder
 from compoclip.data.split_names import ALL, COLUMN, TRAIN, require_split, rows_decide
 from compoclip.embedded_images import EmbeddedImages
-from compoclip.errors import CompoclipError, UsageError, optional, require
+from compoclip.errors import CompoclipError, UsageError, abridged, optional, require
 from compoclip.files import reading, reason
 from compoclip.patterns import has_ending
 from compoclip.records import Enough, columns_of, json_columns, read_rows
@@ -238,8 +238,7 @@ def open_tables(
         table_of(file, request.quoting, split, _enough_for(request, file))
         for file, split in zip(files, splits)
     ]
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
+    title = f"{name} {files[0]}" if name else f"table {abridged([*map(str, files)], 1)}"
     images, folder = partial(EmbeddedImages, files), files[0].parent
     return read_tables(tables, request, folder, images, title, published=bool(name), **options)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, abridged
 from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
@@ -227,8 +227,7 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
         covered = f"{model.name}: {model.covered} of {len(table.columns)} columns"
         if model.missing:
             lacking = list(dict.fromkeys(n for names in model.missing.values() for n in names))
-            more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
-            covered += f"; not or not wholly measured: {', '.join(lacking[:6])}{more}"
+            covered += f"; not or not wholly measured: {abridged(lacking, 6)}"
         remarks.append(covered)
         if model.edition:
             remarks.append(

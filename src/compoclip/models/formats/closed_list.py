@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.config import package_yaml
-from compoclip.errors import CompoclipError, typed_repr
+from compoclip.errors import CompoclipError, abridged, typed_repr
 from compoclip.typed import is_a, kind_named
 
 _LIST = package_yaml(Path(__file__).with_suffix(".yaml"))
@@ -180,5 +180,4 @@ def unread_files(folder: Path, kind: str) -> list[str]:
     ]
     if not names:
         return []
-    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return [f"files: {', '.join(names[:5])}{more} not read; what they would change is unknown"]
+    return [f"files: {abridged(names, 5)} not read; what they would change is unknown"]
