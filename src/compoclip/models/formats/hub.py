@@ -181,14 +181,14 @@ def card_text(
         eval_results=measured or None,
     )
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
-    made_rows = _take_rows(left)
+    stated = _take_rows(left)
     record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
     content = _template().render(
         card_data=data.to_yaml(),
         title=re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(title.split())),
         code=code,
         identity=identity,
-        made=made_rows,
+        provenance=stated,
         record=record,
         fence="`" * max([3, *(1 + len(run) for run in re.findall("`+", record))]),
         results=results,
