@@ -184,8 +184,8 @@ class CaseReader:
             data.content = Cases(case for case in every if case.subtask in needed)
             if self.empty and not data.content:
                 place = next((file for file in data.files.values() if isinstance(file, Path)), root)
-                parts = ", ".join(data.parts)
-                raise CompoclipError(f"{place}: {self.empty.replace('PARTS', parts)}")
+                names = ", ".join(data.parts)
+                raise CompoclipError(f"{place}: {self.empty.replace('PARTS', names)}")
         rules = {**(self.rules(data) if callable(self.rules) else self.rules), **data.aggregates}
         if not single:
             rules, data.headline = aggregates(rules, data.parts, data.headline)
