@@ -277,13 +277,15 @@ def method_of(arm: Arm, data: Path) -> Method:
     Raises UsageError for an unknown method or setting, and for values the recipe refuses.
     """
     recipe = load_recipe(arm.method)
-    known = ", ".join(recipe.options)
     settings: dict[str, Any] = {}
     for name, value in arm.settings.items():
-        lacking = f"{arm.method} has no setting '{name}'; it has: {known}"
         if name == TERMS:
             continue
-        require(name in recipe.options, f"arm '{arm.name}'", lacking, UsageError)
+        if name not in recipe.options:
+            raise UsageError(
+                f"arm '{arm.name}': {arm.method} has no setting '{name}'; it has: "
+                f"{', '.join(recipe.options)}"
+            )
         settings[name] = str(data / value) if value in FILES else value
     return compose(recipe(**settings), terms=arm.settings.get(TERMS, ()))
 

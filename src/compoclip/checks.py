@@ -107,8 +107,8 @@ def _bundle(path: Path, options: Any, option: Option) -> None:
 
 
 def _output_folder(folder: Path, _: Any, option: Option) -> None:
-    flag = "" if option.usage.positional else f" with {option.flag}"
     if folder.is_file():
+        flag = "" if option.usage.positional else f" with {option.flag}"
         raise UsageError(f"{folder}: is a file; name a folder{flag}")
     require_writable(folder)
 

@@ -49,8 +49,8 @@ def expand_braces(pattern: str) -> list[str]:
 def require_local(spec: str | Path) -> None:
     """Raise UsageError for anything but a local path: a URL, or a command to read from."""
     text = str(spec)  # a Path holds one slash where the URL has two
-    spelled = text if "://" in text else text.replace(":/", "://", 1)
     if _REMOTE.match(text):
+        spelled = text if "://" in text else text.replace(":/", "://", 1)
         raise UsageError(
             f"{spelled}: not supported: data is read from files on this machine; download it first"
         )

@@ -246,8 +246,8 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
 
 
 def _text(row: Row, key: str, location: str) -> str:
-    there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
     if row.get(key) is None:
+        there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
         raise CompoclipError(f"{location}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
     return _nonempty(row[key], f"{location}: {key!r}")
 

@@ -140,8 +140,8 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
             f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {choices}"
         )
     for option in options:
-        hint = closest(option, case_reader.options)
         if option not in case_reader.options:
+            hint = closest(option, case_reader.options)
             raise UsageError(f"benchmark {name}: no option {option!r}; {hint}")
     case_reader.chosen(parts)
     return case_reader, parts

@@ -153,8 +153,8 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         spec[0] = FILES[spec[0].partition(":")[0]]
     suite, colon, _ = spec[0].partition(":")
     whole = suite in SUITES or _is_folder(suite) or os.path.basename(suite) == SUITE
-    names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
     if colon and whole:
+        names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
         raise UsageError(f"{text}: a suite has no parts; name a benchmark: {names}")
     folder = "/" in spec[0] or spec[0].startswith(".")
     if not is_file(spec[0]) and folder:

@@ -243,7 +243,6 @@ class VqaScorer(_Transformers):
 
 
 def _transformer(identifier: str, revision: str | None, options: ModelOptions) -> _Transformers:
-    name = f"hf:{identifier}"
     (library,) = _packages("hf", identifier)
     remote: dict[str, Any] = {"trust_remote_code": options.trust_remote_code, "revision": revision}
     vqa = options.score == "vqa"
@@ -257,8 +256,8 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
         return DualTransformer(options, *arguments)
     if getattr(processor, "chat_template", None) is None:
         raise UsageError(
-            f"{name}: {type(model).__name__} has neither features of images and texts nor a chat "
-            "template with images; write a file for it: compoclip new model NAME"
+            f"hf:{identifier}: {type(model).__name__} has neither features of images and texts nor "
+            "a chat template with images; write a file for it: compoclip new model NAME"
         )
     return VqaScorer(options, *arguments) if vqa else LastTokenEmbedder(options, *arguments)
 

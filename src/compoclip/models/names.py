@@ -169,8 +169,8 @@ def require_model(spec: str, external: bool = False) -> None:
     elif colon:
         require_architecture(architecture)
         tags = tags_of(architecture)
-        hint = closest(tag, tags) if tags else "it has no published weights"
         if tag not in tags:
+            hint = closest(tag, tags) if tags else "it has no published weights"
             raise UsageError(f"open_clip has no weights '{tag}' for {architecture}; {hint}")
     elif at:
         require_architecture(name)

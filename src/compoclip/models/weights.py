@@ -420,8 +420,8 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
         if name.endswith("positional_embedding") and value.ndim == start.ndim == 2:
             rows = min(len(value), len(start))
             value, start = value[:rows], start[:rows]
-        theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
         if name not in state or value.numel() != start.numel():
+            theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
             raise CompoclipError(
                 f"{source}: '{name}' {theirs} and {tuple(start.shape)} in the base: another "
                 "architecture"

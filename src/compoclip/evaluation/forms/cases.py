@@ -336,8 +336,8 @@ class BinaryForm(CaseForm):
         needed = {dev: part for part, dev in benchmark.tuned_on.items() if part in rows_of}
         for name in (*rows_of, *needed):
             kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)
-            of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
             if not kinds.any() or kinds.all():
+                of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
                 raise CompoclipError(
                     f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
                     "false ones; get their images and the whole annotation file"

@@ -170,8 +170,8 @@ class PublishedWeights(Format):
         trained, built = activation_of(published), activation_of(config)
         plain = model.removesuffix("-quickgelu")
         timm = "timm_model_name" in config["vision_cfg"]  # activation
-        other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
         if not activation and not timm and trained != built:
+            other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
             raise CompoclipError(
                 f"{source}: the weights were trained with {trained} and {model} has {built}: use "
                 f"{other}:{tag}"
