@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -382,6 +383,20 @@ def test_a_pattern_names_files_at_any_depth_or_from_the_folder_on(tmp_path: Path
     }
     for exclude, expected in cases.items():
         assert list(image_files(tmp_path, Counter(), exclude)) == expected, exclude
+
+
+def test_a_pattern_that_names_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    touch(tmp_path, "cat/x.jpg")
+    touch(tmp_path, "my drafts/y.jpg")
+    for exclude in (("my drafts",), ("my drafts", "y*", "cat/"), ("CAT", "my", "./cat", "")):
+        list(image_files(tmp_path, Counter(), exclude))
+    said = re.findall(
+        "nothing there matches the pattern '(.*)' of exclude; correct it, or put q.*",
+        capsys.readouterr().err,
+    )
+    assert said == ["y*", "", "./cat", "CAT", "my"]
 
 
 NAMES = st.sampled_from(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from compoclip.console import note_once
 from compoclip.data.image_names import is_read, why_unread
 from compoclip.files import encodable, unreadable
 
@@ -68,21 +69,27 @@ def walk(
         left_out: Is increased by what is passed over: reason -> number of files.
         exclude: Glob patterns. One without a slash is compared with the name of every file and
             folder, one with a slash with paths relative to `root`; * stands for any characters. The
-            files of a folder that a pattern names are passed over with it.
+            files of a folder that a pattern names are passed over with it. A line says
+            which pattern names nothing.
         linked_levels: Links to folders are followed in `root` (1), and in its folders (2), unless
             they lead to a folder that is walked anyway or leads to one. Other links are counted.
 
     Raises:
         CompoclipError: For a folder `root` that cannot be listed.
     """
-    waiting, walked = [""], {root.resolve()}
+    waiting, walked, unmatched = [""], {root.resolve()}, {*exclude}
     while waiting:
         folder = waiting.pop()
         level = len(Path(folder).parts)
         visited = walked if level < linked_levels else None
-        folders, files = list_folder(root, left_out, exclude, folder, visited)
+        folders, files = list_folder(root, left_out, exclude, folder, visited, unmatched)
         yield folder, files
         waiting += (os.path.join(folder, name) for name in reversed(folders))
+    for pattern in sorted(unmatched):
+        note_once(
+            f"{root}: nothing there matches the pattern {pattern!r} of exclude; correct it, or put "
+            "quotes around a pattern with blanks"
+        )
 
 
 def list_folder(
@@ -91,11 +98,13 @@ def list_folder(
     exclude: Sequence[str] = (),
     folder: str = "",
     visited: set[Path] | None = None,
+    unmatched: set[str] | None = None,
 ) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the files in `root`/`folder`; see `walk`.
 
     visited: The folders that are walked with all below them; a link to another folder is followed
-    and adds it. None follows no link.
+    and adds it. None follows no link. unmatched: Patterns that have named nothing yet; those that
+    name something here are removed.
     """
     try:
         with os.scandir(root / folder) as listed:
@@ -108,7 +117,11 @@ def list_folder(
     folders: list[str] = []
     files: list[str] = []
     for entry in entries:
-        reason = _why_passed_over(entry, os.path.join(folder, entry.name), exclude, visited)
+        path = os.path.join(folder, entry.name)
+        patterns = [pattern for pattern in exclude if _names(pattern, entry.name, path)]
+        reason = _why_passed_over(entry, bool(patterns), visited)
+        if unmatched is not None and reason == EXCLUDED:
+            unmatched.difference_update(patterns)
         if reason:
             inside = entry.is_dir(follow_symlinks=False)
             left_out[reason] += _count_files(entry.path) if inside else 1
@@ -117,9 +130,13 @@ def list_folder(
     return folders, files
 
 
-def _why_passed_over(
-    entry: os.DirEntry[str], path: str, exclude: Sequence[str], visited: set[Path] | None
-) -> str:
+def _names(pattern: str, name: str, path: str) -> bool:
+    """Whether a pattern of `walk` names a file or folder."""
+    pattern = pattern.strip("/")
+    return fnmatchcase(path if "/" in pattern else name, pattern)
+
+
+def _why_passed_over(entry: os.DirEntry[str], excluded: bool, visited: set[Path] | None) -> str:
     """The reason why a file or folder is passed over; "" for one that is read."""
     if not encodable(entry.name):
         return NOT_UTF8
@@ -127,7 +144,7 @@ def _why_passed_over(
         return HIDDEN
     if entry.name.lower() in SYSTEM_NAMES:
         return SYSTEM
-    if any(fnmatchcase(path if "/" in p.strip("/") else entry.name, p.strip("/")) for p in exclude):
+    if excluded:
         return EXCLUDED
     if os.path.isdir(entry.path):  # entry.is_dir() raises OSError for a link to itself
         followed = not entry.is_symlink() or _is_new(Path(entry.path).resolve(), visited)
