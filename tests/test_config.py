@@ -473,7 +473,16 @@ def test_rare_options_are_keys_and_no_flags(
     assert "--max-bad is a key: write --set max_bad=VALUE" in capsys.readouterr().err
     for word, message in (
         ("--set=max_bad=many", "--set max_bad must be a whole number"),
-        ("--set=max_bat=3", "--set max_bat=3: write PATH=VALUE"),
+        (
+            "--set=max_bat=3",
+            "--set max_bat=3: clip-ft has no option 'max_bat'; did you mean max_bad",
+        ),
+        (
+            "--set=weight-decai=3",
+            "clip-ft has no option 'weight_decai'; did you mean weight_decay?",
+        ),
+        ("--set=learning_rate=3", "clip-ft has no option 'learning_rate'; did you mean lr?"),
+        ("--set=max_bad", "--set max_bad: write PATH=VALUE"),
     ):
         assert main(["train", "clip-ft", "--data=x", "--out=y", word, "--save-config=z"]) == 2
         assert message in said(capsys)

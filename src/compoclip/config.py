@@ -273,6 +273,12 @@ def hint_for(name: str, of: str, names: Collection[str]) -> str:
     return did_you_mean(ours) if ours else closest(name, names)
 
 
+def no_option(name: str, options: Collection[str], owner: str = "") -> str:
+    """Return that there is no such option, with the closest; the arguments are those of `typed`."""
+    subject = f"{owner} has no" if owner else "no"
+    return f"{subject} option '{name}'; {hint_for(name, 'options', options)}"
+
+
 def require(name: str, value: object, kind: Any) -> None:
     """Raise UsageError unless the value of an option is of its type, as `require_kind` says."""
     require_kind(name, value, kind, error=UsageError)
@@ -298,10 +304,7 @@ def typed(
     converted: dict[str, Any] = {}
     for name, value in values.items():
         if name not in options:
-            subject = f"{owner} has no" if owner else "no"
-            raise UsageError(
-                f"{place}{subject} option '{name}'; {hint_for(name, 'options', options)}"
-            )
+            raise UsageError(f"{place}{no_option(name, options, owner)}")
         option = options[name]
         converted[name] = None if says_none(value, option.kind) else convert(value, option.kind)
         converted[name] = option.at_home(converted[name])

@@ -20,6 +20,8 @@ from compoclip.config import (
     OutputFile,
     as_settings,
     checked,
+    is_part,
+    no_option,
     of_setting,
     of_text,
     options_of,
@@ -180,16 +182,18 @@ def called(
     everything = "--help-all" in words
     parser = _parser(f"{program} {method}", card, all_options, verbs, everything)
     parsed = parser.read(["--help"] if everything else words)
-    set_keys = {}
+    set_keys, options = {}, {**run, **card.options}
     parts = []  # settings of the method's parts, which stay under `set`
     for setting in parsed.pop("set", ()):
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
-        if name in run and equals:
-            set_keys[name] = of_setting(text, run[name].kind)
-        else:
+        if is_part(name) or not (name and equals):
             parts.append(setting)
-    values |= {**parsed, **typed(set_keys, run, "--set ")}
+        elif name in options:
+            set_keys[name] = of_setting(text, options[name].kind)
+        else:
+            raise UsageError(f"--set {setting}: {no_option(name, options, method)}")
+    values |= {**parsed, **typed(set_keys, options, "--set ")}
     if parts or set_keys:
         values["set"] = tuple(parts)
     values.pop("config", None)
