@@ -170,6 +170,12 @@ def test_merges_that_unpack_to_far_too_much(saved: Path) -> None:
     refused(saved, "unpacks to more than 16,777,216 bytes.*restore", "bpe.txt.gz")
 
 
+@pytest.mark.parametrize("path", [5, ["bpe.txt.gz"], {"a": 1}, None, "bpe.txt.gz\0"])
+def test_a_path_of_merges_is_a_text(path: Any, saved: Path) -> None:
+    change_config(saved, text(tokenizer_kwargs={"bpe_path": path}))
+    refused(saved, "bpe_path must be a text, found .*; restore the original file")
+
+
 def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
     merges = "\n".join(["header", *(f"{chr(97 + i % 26)} x{i}" for i in range(48894))])
     (saved / "bpe.txt.gz").write_bytes(gzip.compress(merges.encode()))
@@ -182,7 +188,12 @@ def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
     ("options", "said"),
     [
         ({"additional_special_tokens": ["(a+)+$"]}, "is not of letters, digits"),
-        ({"additional_special_tokens": [3]}, "'3' is not of letters"),
+        (
+            {"additional_special_tokens": [3]},
+            "must be a list of texts or null, found .3. .*restore",
+        ),
+        ({"additional_special_tokens": "<x>"}, "must be a list of texts or null, found '<x>'"),
+        ({"reduction_mask": "x"}, "tokenizer_kwargs of the model are not usable: \\w+"),
         ({"bpe_path": "a\0b"}, "merges file is missing"),
         ({"bpe_path": 3}, "merges file is missing"),
         ({"clean": "nothing"}, "not usable"),

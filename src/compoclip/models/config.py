@@ -170,8 +170,9 @@ def read_config(path: Path) -> ModelConfig:
             )
         if key != "embed_dim":
             section(config, key, path)
-    stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path")
-    if isinstance(stated, str) and Path(stated).name == MERGES and (path.parent / MERGES).is_file():
+    stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path", "")
+    require_kind(f"{path}: bpe_path", stated, str, "restore the original file")
+    if Path(stated).name == MERGES and (path.parent / MERGES).is_file():
         config["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES  # absolute for open_clip alone
     settings = known_settings(data, "compoclip", ["freeze_batch_norm"], path)
     for name, value in settings.items():

@@ -26,6 +26,7 @@ from compoclip.captions.clip_text import BytePairs, clip_byte_pairs
 from compoclip.errors import CompoclipError, optional, quoted, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import read_object, require_hub_name, section
+from compoclip.typed import require_kind
 
 if TYPE_CHECKING:
     import torch
@@ -236,10 +237,12 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
         options["bpe_path"] = str(_merges_file(options["bpe_path"], folder))
         if len(options) == 1:
             return _of_merges(Path(options["bpe_path"]).read_bytes()).with_context(context)
-    for token in options.get("additional_special_tokens") or ():
-        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
+    special = options.get("additional_special_tokens")
+    remedy = "restore the original file"
+    for token in require_kind("additional_special_tokens", special, list[str] | None, remedy) or ():
+        if not _SPECIAL.fullmatch(token):
             raise CompoclipError(
-                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
+                f"additional_special_tokens: {token[:80]!r} is not of letters, digits, _, - "
                 "and angle brackets (open_clip reads it as a pattern)"
             )
     from open_clip.tokenizer import SimpleTokenizer
@@ -247,7 +250,8 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     try:
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
     except Exception as error:  # open_clip takes the options for granted
-        raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+        problem = f"tokenizer_kwargs of the model are not usable: {reason(error)}"
+        raise CompoclipError(problem) from error
 
 
 @lru_cache(maxsize=4)
