@@ -419,7 +419,7 @@ def test_patterns_of_exclude_may_hold_blanks(tmp_path: Path) -> None:
     expected = {
         "exclude='my drafts'": ["1", "3", "4"],
         'exclude="my drafts" old': ["1", "3"],
-        "exclude=my drafts": ["1", "2", "3", "4"],  # two patterns, which name nothing; a line says so
+        "exclude=my drafts": ["1", "2", "3", "4"],  # two patterns: a line says of each
         "exclude=old *.gif": ["1", "2", "3"],
     }
     for option, names in expected.items():
