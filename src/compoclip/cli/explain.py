@@ -20,6 +20,7 @@ from compoclip.config import (
     ModelName,
     OutputFile,
     OutputFolder,
+    Resamples,
     Shown,
 )
 from compoclip.errors import CompoclipError, UsageError
@@ -264,7 +265,7 @@ class TreeScoreOptions(OnDevice):
     threshold: tuple[int, ...] = ()
     batch_size: Count = 64
     out: OutputFolder | None = None
-    resamples: Count = 2000
+    resamples: Resamples = 2000
 
 
 def tree_score_main(options: TreeScoreOptions) -> Outcome:

@@ -14,6 +14,7 @@ from compoclip.config import (
     NamedModel,
     OutputFile,
     OutputFolder,
+    Resamples,
     ResultPlace,
     RunFolder,
     Shown,
@@ -22,7 +23,6 @@ from compoclip.config import (
 )
 from compoclip.errors import CompoclipError, UsageError, printable
 from compoclip.programs.run import EvaluateOptions, evaluate, load_models, named_models
-from compoclip.typed import Count
 
 if TYPE_CHECKING:
     from compoclip.printed import Table
@@ -113,7 +113,7 @@ class CompareOptions(Printing):
     mteb: OutputFolder | None = None
     details: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
-    resamples: Count = 2000
+    resamples: Resamples = 2000
     seed: int = 0
 
 
@@ -247,7 +247,7 @@ class ReportOptions(Printing):
     tables: OutputFolder | None = None
     base: str | None = None
     title: str = "Compositionality report"
-    resamples: Count = 2000
+    resamples: Resamples = 2000
     seed: int = 0
 
 
