@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +78,39 @@ def test_a_suite_without_good_scenes_is_refused(tmp_path: Path) -> None:
     for content in (b"no gzip", b"\x1f\x8b\x08"):
         (tmp_path / SCENES).write_bytes(content)
         with pytest.raises(CompoclipError, match="missing or damaged"):
+            read_scenes(tmp_path)
+
+
+THING = ["star", "red", "small", "plain", 0.5, 0.5, 0.1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("thing", "backdrop", "said"),
+    [
+        (["zebra", *THING[1:]], ["white", "plain"], "unknown kind"),
+        ([*THING[:4], "x", *THING[5:]], ["white", "plain"], "x must be a number, found 'x'"),
+        ([*THING[:4], 1e400, *THING[5:]], ["white", "plain"], "x must be a number, found inf"),
+        ([*THING, 1], ["white", "plain"], "more than the 9 fields of a Thing"),
+        (THING[:5], ["white", "plain"], "no field 'y'"),
+        ("abcdefghi", ["white", "plain"], "x must be a number, found 'e'"),
+        (THING, "ab", "unknown colour"),
+        (THING, ["white", "zz", 0], "unknown texture"),
+    ],
+)
+def test_scenes_are_in_the_words_of_the_world(
+    thing: Any, backdrop: Any, said: str, tmp_path: Path
+) -> None:
+    rows = json.dumps({"a.png": [[thing], backdrop]})
+    (tmp_path / SCENES).write_bytes(gzip.compress(rows.encode()))
+    with pytest.raises(CompoclipError, match=f"{SCENES}: .*{said}.*; write the suite anew"):
+        read_scenes(tmp_path)
+
+
+def test_a_bomb_of_scenes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compoclip_world.export.suite.MAX_MEMBER_BYTES", 100)
+    for content, said in ((b" " * 101, "unpacks to more than 100 bytes"), (b"[" * 100, "")):
+        (tmp_path / SCENES).write_bytes(gzip.compress(content))
+        with pytest.raises(CompoclipError, match=f"missing or damaged .*{said}.*suite anew"):
             read_scenes(tmp_path)
 
 

@@ -76,11 +76,23 @@ def test_fields_in_the_file_replace_the_defaults(tmp_path: Path) -> None:
         ('{"kinds": "star"}', "'kinds' must be a list of texts"),
         ('{"caption_weights": ["long"]}', "needs pairs of a caption type and a weight"),
         ('{"patterned": 1.5}', "share between 0 and 1"),
+        ('{"rare": 2}', "rare is 2; give a share between 0 and 1"),
+        ('{"inside": -1}', "inside is -1; give a share"),
+        ('{"size": 1000000000}', "image size 1000000000 is out of range"),
+        ('{"objects": [1e308, 1e308]}', "objects needs weights of a finite sum"),
+        ('{"attributes": [0, 0, 0, 0]}', "attributes needs weights .*one above zero"),
+        ('{"caption_weights": [["object", -1]]}', "caption_weights needs weights .*none negative"),
+        ('{"caption_weights": [["object", 1e308], ["count", 1e308]]}', "of a finite sum"),
+        ('{"caption_weights": [["zzz", 1]]}', "unknown caption type 'zzz'"),
+        ('{"kinds": ["zebra"]}', "unknown kind 'zebra'"),
+        ('{"colours": ["zz"]}', "unknown colour 'zz'"),
+        ('{"backdrops": ["zz"]}', "unknown backdrop 'zz'"),
     ],
 )
 def test_malformed_files_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(CompoclipError, match=message) as error:
         read(tmp_path, text)
+    assert str(error.value).startswith(f"{tmp_path / 'w.json'}: ")
     assert "\n" not in str(error.value)
 
 

@@ -24,7 +24,7 @@ from compoclip_world.logic import (
     count_atoms,
 )
 from compoclip_world.sampling import generator, held_out_attributes
-from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.scene import Scene, Thing, WorldConfig, require_weights
 from compoclip_world.vocabulary import require_known
 from compoclip_world.wording import Wording
 
@@ -312,18 +312,25 @@ CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
 """Caption types with their default weight and the function that makes their logical form."""
 
 
+def weights_of(config: WorldConfig) -> dict[str, float]:
+    """Return the weight of every caption type. Raises UsageError for an unknown one, and for
+    weights that nothing can be drawn by."""
+    require_known("caption type", (name for name, _ in config.caption_weights), CAPTION_TYPES)
+    usual = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
+    weights = {**usual, **dict(config.caption_weights)}
+    require_weights("caption_weights", weights.values())
+    return weights
+
+
 def captions_for(
     scene: Scene, config: WorldConfig, seed: int, index: int, count: int = 5
 ) -> tuple[WorldCaption, ...]:
     """`count` different true captions of scene `index` of a split; a function of the arguments.
 
-    Raises UsageError for an unknown caption type in the config, CompoclipError when the scene has
+    Raises UsageError as `weights_of`, CompoclipError when the scene has
     not enough different captions of the types that the config allows.
     """
-    weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
-    for name, weight in config.caption_weights:
-        require_known("caption type", (name,), CAPTION_TYPES)
-        weights[name] = weight
+    weights = weights_of(config)
     first = scene.things[0]
     rng = generator("captions", seed, index, first.x, first.y)
     facts, names, chances = facts_of(scene), tuple(weights), tuple(weights.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
-from compoclip.config import NewFolder, OutputFile, OutputFolder, Shown
+from compoclip.config import NewFolder, OutputFile, OutputFolder, Resamples, Shown
 from compoclip.console import columns, counted
 from compoclip.errors import UsageError, require
 from compoclip.files import write_atomically, write_json
@@ -344,7 +344,7 @@ class PointingOptions(OnDevice):
     models: Models
     scenes: Count = 500
     seed: int = 0
-    resamples: Count = 2000
+    resamples: Resamples = 2000
     out: OutputFolder | None = None
 
 

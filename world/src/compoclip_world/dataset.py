@@ -13,10 +13,11 @@ from typing import Any, get_type_hints
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
+from compoclip.models.config import sound
 from compoclip.typed import require_kind
 from compoclip.workers import mapper
-from compoclip_world.captions import CAPTION_TYPES, captions_for
-from compoclip_world.sampling import scene_for
+from compoclip_world.captions import CAPTION_TYPES, captions_for, weights_of
+from compoclip_world.sampling import require_words, scene_for
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import frozen
 
@@ -146,8 +147,8 @@ def read_world_config(path: Path) -> WorldConfig:
 def world_of(data: Any, where: str) -> WorldConfig:
     """The world that a JSON object describes: any fields of `WorldConfig`, the others by default.
 
-    Raises CompoclipError when it is malformed or names an unknown field, UsageError when a value is
-    out of range.
+    Raises CompoclipError when it is malformed or names an unknown field, UsageError for a value out
+    of range and for an unknown word.
     """
     kinds = get_type_hints(WorldConfig)
     if not isinstance(data, dict) or (unknown := sorted(set(data) - set(kinds))):
@@ -157,4 +158,8 @@ def world_of(data: Any, where: str) -> WorldConfig:
     for name, value in values.items():
         if name != "caption_weights":  # pairs, which `WorldConfig` checks
             require_kind(f"{where}: '{name}'", value, kinds[name], "fix the file")
-    return WorldConfig(**values)
+    with sound(where):
+        config = WorldConfig(**values)
+        require_words(config)
+        weights_of(config)
+    return config

@@ -126,16 +126,18 @@ class _Tables:
     triples: tuple[Triple, ...]
 
 
+def require_words(config: WorldConfig) -> None:
+    """Raise UsageError for kinds, colours and backgrounds that the world does not have."""
+    require_known("kind", config.kinds, KINDS)
+    require_known("colour", config.colours, COLOURS)
+    require_known("backdrop", config.backdrops, BACKDROP_COLOURS)
+
+
 @lru_cache(maxsize=32)
 def _tables(config: WorldConfig) -> _Tables:
+    require_words(config)
     kinds, colours = config.known_kinds, config.known_colours
     backdrops = config.backdrops or tuple(BACKDROP_COLOURS)
-    for given, known, name in (
-        (kinds, KINDS, "kind"),
-        (colours, COLOURS, "colour"),
-        (backdrops, BACKDROP_COLOURS, "backdrop"),
-    ):
-        require_known(name, given, known)
     held = held_out_attributes(config)
     fits = {b: [c for c in colours if not clashes(c, b)] for b in BACKDROP_COLOURS}
     if not any(fits[b] for b in backdrops):

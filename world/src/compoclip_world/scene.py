@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 
 from compoclip.errors import UsageError
 from compoclip.typed import is_a
@@ -44,6 +46,14 @@ class Scene:
 
     things: tuple[Thing, ...]
     backdrop: Backdrop
+
+
+def require_weights(name: str, weights: Collection[float]) -> None:
+    """Raise UsageError for weights that nothing can be drawn by."""
+    if min(weights) < 0 or not 0 < sum(weights) < math.inf:
+        raise UsageError(
+            f"world: {name} needs weights of a finite sum, none negative and one above zero"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,17 +108,19 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         """Reject values out of range with one clear line. Raises UsageError."""
-        for name, value in vars(self).items():
-            if isinstance(value, float) and not 0.0 <= value <= 1.0:
-                raise UsageError(f"world: {name} is {value}; give a share between 0 and 1")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "float" and not 0.0 <= value <= 1.0:
+                raise UsageError(f"world: {field.name} is {value}; give a share between 0 and 1")
         if not 16 <= self.size <= 1024:
             raise UsageError(f"world: image size {self.size} is out of range; give 16 to 1024")
         for name, weights, fewest, chances in (
-            ("objects", self.objects, 1, "1 to 4 weights, none negative and one above zero"),
-            ("attributes", self.attributes, 4, "4 weights, none negative and one above zero"),
+            ("objects", self.objects, 1, "1 to 4 weights"),
+            ("attributes", self.attributes, 4, "4 weights"),
         ):
-            if not (fewest <= len(weights) <= 4 and min(weights) >= 0 and sum(weights) > 0):
+            if not fewest <= len(weights) <= 4:
                 raise UsageError(f"world: {name} needs {chances}")
+            require_weights(name, weights)
         pairs = self.caption_weights
         paired = is_a(pairs, tuple[tuple[object, ...], ...]) and all(
             len(pair) == 2 and is_a(pair[0], str) and is_a(pair[1], float) for pair in pairs

@@ -8,19 +8,21 @@ import importlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, astuple, fields
 from itertools import repeat
 from operator import call
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import track
-from compoclip.errors import CompoclipError
-from compoclip.files import new_folder, reason
+from compoclip.errors import CompoclipError, require
+from compoclip.files import new_folder, parse_json, reason
+from compoclip.typed import build
 from compoclip.version import __version__
 from compoclip.workers import mapper
 from compoclip_world.dataset import png_bytes
@@ -28,6 +30,16 @@ from compoclip_world.export import EXPORTERS, require_made
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.render import render
 from compoclip_world.scene import Backdrop, Scene, Thing
+from compoclip_world.vocabulary import (
+    BACKDROP_COLOURS,
+    BACKDROP_TEXTURES,
+    COLOURS,
+    KINDS,
+    PATTERNS,
+    SIZES,
+)
+
+T = TypeVar("T")
 
 EDITION = "world"
 SCENES = "scenes.json.gz"
@@ -46,6 +58,12 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {name: _builder(place) for name, place in EXPORTERS.items()}
 )
 """Benchmark -> the exporter that makes it."""
+AGAIN = "write the suite anew"
+_WORDS: Mapping[type, Mapping[str, Collection[str]]] = {
+    Thing: {"kind": KINDS, "colour": COLOURS, "size": SIZES, "pattern": PATTERNS},
+    Backdrop: {"colour": BACKDROP_COLOURS, "texture": BACKDROP_TEXTURES},
+}
+"""Of the rows of scenes: field -> what it may be."""
 _CHUNK = 100
 Chunk = list[tuple[str, Scene]]
 
@@ -102,15 +120,30 @@ def read_scenes(suite: Path) -> dict[str, Scene]:
     """
     path = suite / SCENES
     try:
-        rows = json.loads(gzip.decompress(path.read_bytes()))
+        with gzip.open(path) as file:
+            content = file.read(MAX_MEMBER_BYTES + 1)
+        if len(content) > MAX_MEMBER_BYTES:
+            raise ValueError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
         return {
-            name: Scene(tuple(Thing(*thing) for thing in things), Backdrop(*backdrop))
-            for name, (things, backdrop) in rows.items()
+            name: Scene(
+                tuple(_of_row(Thing, thing, path) for thing in things),
+                _of_row(Backdrop, backdrop, path),
+            )
+            for name, (things, backdrop) in parse_json(content.decode()).items()
         }
     except (OSError, EOFError, ValueError, TypeError, AttributeError, zlib.error) as error:
-        raise CompoclipError(
-            f"{path}: missing or damaged ({reason(error)}); write the suite anew"
-        ) from error
+        raise CompoclipError(f"{path}: missing or damaged ({reason(error)}); {AGAIN}") from error
+
+
+def _of_row(kind: type[T], row: list[Any], path: Path) -> T:
+    """Return a thing or a backdrop of a list of its fields, in the words of the world."""
+    values = dict(zip((field.name for field in fields(cast(Any, kind))), row))
+    if len(values) < len(row):
+        raise ValueError(f"more than the {len(values)} fields of a {kind.__name__}")
+    part: T = build(kind, values, str(path), AGAIN)
+    for name, words in _WORDS[kind].items():
+        require(getattr(part, name) in words, path, f"unknown {name}; {AGAIN}")
+    return part
 
 
 def _encode(path: str, value: Any) -> bytes:
