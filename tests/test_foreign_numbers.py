@@ -45,7 +45,7 @@ from compoclip.models.formats.adapters import read_adapter_record, read_peft, sa
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.programs.run import TrainOptions
 from compoclip.report.training import read_run
-from compoclip.search.index import _FIELDS, _VERSION, read_index
+from compoclip.search.index import _VERSION, read_index
 from compoclip.training.state import Progress, load_state, save_state
 from compoclip.typed import build
 from lab.own_boxes import coco_boxes
@@ -176,7 +176,11 @@ PACKED |= {"left_out": {"no caption": 1}, "bad": {}}
 BAG = {"id": 1, "sentences": ["a dog", "a cat"], "weight": 1}
 UNIT = {"original_caption": "a dog on a mat", "entities": ["dog"], "score": 0.5, "id": 3}
 SUITE = {"benchmarks": [{"name": "retrieval:flickr30k", "options": {"pairs": 3, "words": 4}}]}
-ABOUT = {**dict.fromkeys(_FIELDS, ""), "identity": {"image_size": [8, 8]}, "batch": 2}
+ABOUT: dict[str, Any] = {"identity": {"image_size": [8, 8]}, "model": "bundled", "scale": 2.0}
+ABOUT |= {"text_tower": None, "bias": 0.0, "root": "/", "upright": True, "source": {"spec": "a"}}
+ABOUT |= {"left_out": {"hidden file": 1}, "unreadable": {}, "changes": {"encoded": 1}}
+ABOUT["calibration"] = {"threshold": 0.2, "captions": 3, "missed": 0.1, "noticed": 0.5}
+ABOUT["calibration"]["left_out"] = 0
 
 
 def count_photos(path: Path, **options: Any) -> None:

@@ -20,7 +20,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
 from compoclip.search import PhotoIndex, duplicates, read_index, search
-from compoclip.search.index import _FIELDS, FileTexts, _FileIndex
+from compoclip.search.index import FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
 from search_photos import changes, indexed, photo, stopped_after, write_photos
@@ -109,11 +109,52 @@ def test_an_index_of_eight_bits_is_continued_as_one(
             indexed(photos, encoder, tmp_path / out, vectors=vectors)
 
 
-def test_an_index_whose_record_lacks_a_field_is_damaged(tmp_path: Path) -> None:
-    about = dict.fromkeys(_FIELDS - {"calibration"})
-    PhotoIndex(unit(1, 4), ["a.png"], ["s h"], about, [""]).save(tmp_path / "index")
-    with pytest.raises(CompoclipError, match=r"its parts do not fit.*delete it"):
+ABOUT_PHOTOS: dict[str, Any] = {"identity": {}, "model": "base", "text_tower": None, "root": "/"}
+ABOUT_PHOTOS |= {"scale": 100.0, "bias": 0.0, "source": {"spec": "photos"}, "upright": True}
+ABOUT_PHOTOS |= {"left_out": {}, "unreadable": {}, "changes": {}, "calibration": None}
+DAMAGED: list[tuple[dict[str, Any], str]] = [
+    ({"scale": "abc"}, "scale must be a number, found 'abc'"),
+    ({"bias": [1]}, "bias must be a number, found"),
+    ({"identity": 3}, "identity must be an object"),
+    ({"model": None}, "model must be a text"),
+    ({"text_tower": {"a": 1}}, "text_tower: unknown field 'a'"),
+    ({"text_tower": {"heads": 0}}, "text_tower: no field|heads must be at least 1"),
+    ({"source": []}, "source must be an object"),
+    ({"source": {}}, "does not say where its photos lie"),
+    ({"source": {"spec": "p", "zz": 1}}, "source: no option 'zz'"),
+    ({"source": {"spec": "p", "exclude": [1]}}, "source: exclude must be a list of texts"),
+    ({"root": 5}, "root must be a text"),
+    ({"upright": "no"}, "upright must be true or false"),
+    ({"left_out": {"hidden file": -3}}, "must not be negative, found -3"),
+    ({"unreadable": []}, "unreadable must be an object"),
+    ({"changes": {"encoded": 0.5}}, "changes.encoded must be a whole number"),
+    ({"calibration": {"threshold": 0.1}}, "calibration: no field 'captions'"),
+    ({"zz": 1}, "unknown field 'zz'"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), DAMAGED)
+def test_the_record_of_an_index_is_typed(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    photos = unit(1, 4), ["a.png"], ["s h"]
+    PhotoIndex(*photos, ABOUT_PHOTOS, [""]).save(tmp_path / "index")
+    assert read_index(tmp_path / "index").names[0] == "a.png"
+    PhotoIndex(*photos, {**ABOUT_PHOTOS, **change}, [""]).save(tmp_path / "index")
+    with pytest.raises(CompoclipError, match=f"index: .*({said}).*; delete it and run") as caught:
         read_index(tmp_path / "index")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_that_lacks_a_field_or_has_a_photo_twice_is_damaged(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    about = {name: value for name, value in ABOUT_PHOTOS.items() if name != "upright"}
+    PhotoIndex(unit(1, 4), ["a.png"], ["s h"], about, [""]).save(out)
+    with pytest.raises(CompoclipError, match=r"no field 'upright'; delete it"):
+        read_index(out)
+    PhotoIndex(unit(2, 4), ["a.png"] * 2, ["s h"] * 2, ABOUT_PHOTOS, [""] * 2).save(out)
+    with pytest.raises(CompoclipError, match=r"it has a photo twice\); delete it"):
+        indexed(photos, encoder, out)
 
 
 @pytest.mark.parametrize(("vectors", "most"), [("float32", 1.4), ("int8", 0.5)])
@@ -123,7 +164,7 @@ def test_features_that_are_written_are_in_memory_once(
     """They were there three times, and of eight bits as floats too."""
     count, names = 6000, [f"{row}.png" for row in range(6000)]
     listed = PhotoList("/photos", names, names, names, True, {})
-    hashes, about = dict.fromkeys(range(count), ""), dict.fromkeys(_FIELDS)
+    hashes, about = dict.fromkeys(range(count), ""), ABOUT_PHOTOS
     features = unit(count, 512)
     tracemalloc.start()
     collected = _FileIndex(tmp_path / "i", None, listed, {}, hashes, about, vectors)
@@ -248,13 +289,41 @@ def cut_files(folder: Path) -> None:
             file.write_bytes(file.read_bytes()[:50])
 
 
+def write_again(folder: Path, column: str, values: list[Any]) -> None:
+    """Write a table again with other values in a column."""
+    import lancedb
+    import pyarrow as pa
+
+    database = lancedb.connect(str(folder))
+    rows = database.open_table("photos").to_arrow()
+    place, cells = rows.schema.get_field_index(column), pa.array(values)
+    database.create_table("photos", rows.set_column(place, column, cells), mode="overwrite")
+
+
+@needs_lancedb
+@pytest.mark.parametrize("scale", [0.0, 50.0])
+def test_features_of_a_table_are_of_unit_length(
+    scale: float, photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    index = indexed(photos, encoder, tmp_path / "table", to="lancedb")
+    features = [[scale * number for number in row] for row in index.features[:].tolist()]
+    import pyarrow as pa
+
+    cells = pa.array(features, pa.list_(pa.float32(), len(features[0])))
+    write_again(tmp_path / "table", "vector", cells)
+    with pytest.raises(CompoclipError, match=r"a feature is not of unit length.*delete it"):
+        hits(read_index(tmp_path / "table"), encoder)
+
+
 @needs_lancedb
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda folder: (folder / ABOUT).write_text("{"), "not valid JSON.*delete the index"),
         (lambda folder: (folder / ABOUT).write_text("[]"), "expected a JSON object.*delete"),
-        (lambda folder: (folder / ABOUT).write_text("{}"), "a damaged index; delete it"),
+        (lambda folder: (folder / ABOUT).write_text("{}"), "no field 'identity'; delete it"),
+        (lambda folder: write_again(folder, "caption", [None] * 5), "not every row of 'caption'"),
+        (lambda folder: write_again(folder, "name", [*range(5)]), "not every row of 'name' is a t"),
         (lambda folder: shutil.rmtree(folder / "photos.lance"), "a damaged index.*delete it"),
         (lambda folder: shutil.rmtree(folder / VERSIONS), "a damaged index.*delete it"),
         (cut_files, "a damaged index.*delete it"),

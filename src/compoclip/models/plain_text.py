@@ -22,6 +22,7 @@ from compoclip.errors import NOT_FINITE, CompoclipError, require
 from compoclip.files import file_stamp, reason
 from compoclip.models.config import BLOCK, EPSILON, QUICK
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.typed import Count
 
 if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
@@ -52,7 +53,7 @@ class PlainTower:
 
     weights: str
     prefix: str
-    heads: int
+    heads: Count
     quick_gelu: bool
     text_cfg: Mapping[str, Any]
     folder: str

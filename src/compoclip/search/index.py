@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compoclip import files
-from compoclip.config import Engine
+from compoclip.config import Engine, Option, built, options_of, typed
 from compoclip.console import counted, note, track
+from compoclip.data.options import DataOptions, Needs, naming_options
 from compoclip.data.places import named_files
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require, require_package
-from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
+from compoclip.models.plain_text import PlainTower
+from compoclip.search.lance import ABOUT, AGAIN, TableVectors, TableWriter, read_table, save_about
+from compoclip.typed import Natural, build, require_kind
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -32,10 +35,41 @@ _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _COPIED = 1 << 14  # features of a table that are read at once
 _SAVE_SECONDS = 600.0  # after which the photos encoded by now are written
-_FIELDS = {  # of the record
-    *("identity", "model", "text_tower", "scale", "bias", "source", "root", "upright"),
-    *("left_out", "unreadable", "changes", "calibration"),
+_SOURCE = {
+    **options_of(DataOptions),
+    "spec": Option("spec", str, MISSING),
+    "needs": Option("needs", Needs, MISSING),
 }
+"""What the record says of the photos: the fields of a `Request`, which is imported with Arrow."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a record says of a calibration, see `query.calibrate`."""
+
+    threshold: float
+    captions: Natural
+    missed: float
+    noticed: float
+    left_out: Natural
+
+
+@dataclass(frozen=True)
+class IndexRecord:
+    """The record of an index, see `PhotoIndex.about`."""
+
+    identity: Mapping[str, object]
+    model: str
+    text_tower: PlainTower | None
+    scale: float
+    bias: float | None
+    source: Mapping[str, object]
+    root: str
+    upright: bool
+    left_out: Mapping[str, Natural]
+    unreadable: Mapping[str, str]
+    changes: Mapping[str, Natural]
+    calibration: Calibration | None
 
 
 Vectors = Literal["float32", "int8"]
@@ -127,10 +161,7 @@ class PhotoIndex:
         from compoclip.data.sources.open import Request  # here: it imports Arrow
         from compoclip.search.photos import list_photos
 
-        source = self.about["source"]
-        images = source["images"] and Path(source["images"])
-        exclude = tuple(source["exclude"])
-        photos = list_photos(Request(**{**source, "images": images, "exclude": exclude}))
+        photos = list_photos(built(Request, typed(self.about["source"], _SOURCE)))
         return photos, {name: place for place, name in enumerate(photos.names)}
 
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
@@ -220,10 +251,8 @@ def read_index(path: Path) -> PhotoIndex:
     require_index(path)
     if is_table(path):
         record, vectors, columns = read_table(path)
-        if not (set(record) >= _FIELDS and len(vectors)):
-            raise CompoclipError(
-                f"{path}: a damaged index; delete it and run compoclip index again"
-            )
+        require(len(vectors), path, f"a damaged index; {AGAIN}")
+        record = _checked(record, path)
         return PhotoIndex(vectors, columns["name"], columns["stamp"], record, columns["caption"])
     try:
         arrays = files.read_arrays(path, _VERSION)
@@ -233,18 +262,30 @@ def read_index(path: Path) -> PhotoIndex:
         names, stamps, captions, (stated,) = (
             FileTexts(arrays[name]) for name in ("names", "stamps", "captions", "about")
         )
-        about = json.loads(stated)
+        about = files.parse_json(stated)
         sizes = {len(names), len(stamps), len(features), len(captions)}
-        if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
+        if len(sizes) > 1 or features.ndim != 2:
             raise ValueError("its parts do not fit")
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = files.reason(error)
-        raise CompoclipError(
-            f"{path}: a damaged index ({reason}); delete it and run compoclip index again"
-        ) from error
+        raise CompoclipError(f"{path}: a damaged index ({reason}); {AGAIN}") from error
+    about = _checked(about, path)
     if features.dtype == np.int8:
         return PhotoIndex(Quantised(features), names, stamps, about, captions)
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about, captions)
+
+
+def _checked(about: Any, path: Path) -> dict[str, Any]:
+    """Return the record of an index. Raises CompoclipError where it is not as `IndexRecord` says.
+
+    path: of the index.
+    """
+    record: dict[str, Any] = require_kind(f"{path}: its record", about, dict, AGAIN)
+    build(IndexRecord, record, str(path), AGAIN)
+    with naming_options(lambda text: f"{text}; {AGAIN}"):
+        source = typed(record["source"], _SOURCE, f"{path}: source: ")
+    require("spec" in source, path, f"does not say where its photos lie; {AGAIN}")
+    return record
 
 
 # --- Making an index, and bringing it up to date. ---
@@ -303,6 +344,8 @@ def index_photos(
         model = str(Path(model).absolute())
     with files.only_writer(out):
         old = read_index(out) if out.is_file() or is_table(out) else None
+        twice = old is not None and len({*old.names}) < len(old.names)
+        require(not twice, out, f"a damaged index (it has a photo twice); {AGAIN}")
         vectors = vectors or (old.vectors if old else "float32")
         storage = to or (old.storage if old else "file")
         if old and old.vectors != vectors:

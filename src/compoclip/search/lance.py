@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ABOUT = "compoclip-index.json"
+AGAIN = "delete it and run compoclip index again"
 _TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
 _WRITTEN = 1 << 14  # photos that are written at once
 _NAMED = 1000  # photos that one condition names
+_ROUNDING = 0.01  # of the squared length of a feature, which may have been stored in 16 bits
 _SPARE = 16  # results more than wanted, for scores that differ in their last digits
 
 
@@ -36,8 +38,7 @@ def _one_line(folder: Path, *, writing: bool = False) -> Iterator[None]:
         if writing:
             raise files.unwritable(folder, error) from error
         raise CompoclipError(
-            f"{folder}: a damaged index ({files.reason(error)}); delete it and run compoclip index "
-            "again"
+            f"{folder}: a damaged index ({files.reason(error)}); {AGAIN}"
         ) from error
 
 
@@ -113,8 +114,10 @@ class TableVectors:
 
 def _ids_and_vectors(rows: pa.Table) -> tuple[NDArray[np.uint64], Matrix]:
     vectors = rows["vector"].combine_chunks()
-    flat = vectors.flatten().to_numpy(zero_copy_only=False)
-    return rows["_rowid"].to_numpy(), flat.reshape(len(rows), -1)
+    flat = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+    if not (np.abs(np.vecdot(flat, flat) - 1) < _ROUNDING).all():
+        raise ValueError("a feature is not of unit length")
+    return rows["_rowid"].to_numpy(), flat
 
 
 def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, TableTexts]]:
@@ -132,6 +135,9 @@ def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, Ta
         table = lancedb.connect(str(folder)).open_table(_TABLE)
         table.checkout(table.version)  # whatever is written meanwhile
         rows = table.search().select([*_TEXTS]).with_row_id(True).limit(None).to_arrow()
+        for name in _TEXTS:
+            if rows[name].type not in (pa.string(), pa.large_string()) or rows[name].null_count:
+                raise ValueError(f"not every row of {name!r} is a text")
         rows = rows.take(pc.sort_indices(rows["name"])).combine_chunks()
         vectors = TableVectors(folder, table, rows["_rowid"].to_numpy())
         texts = {name: TableTexts(pa.concat_arrays(rows[name].chunks)) for name in _TEXTS}
