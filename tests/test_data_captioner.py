@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
@@ -223,6 +224,13 @@ def test_photos_without_a_caption_are_counted(coca: str, tmp_path: Path, capsys:
     assert run(folder, out, coca, "--max-tokens=8") == 0  # tries them again
     assert [row["id"] for row in lines(out)] == [f"{k}.png" for k in range(5)]
     assert lines(tmp_path / "c.rejected.jsonl") == []
+    Image.new("RGB", (40, 40), "blue").save(folder / "0.png")
+    (folder / "1.png").write_bytes(b"no photo any more")
+    capsys.readouterr()
+    assert run(folder, out, coca, "--max-tokens=8") == 1
+    assert re.search(r"4 captions for 5 photos in \d+ s, 3 were there", capsys.readouterr().out)
+    assert [row["id"] for row in lines(out)] == ["0.png", "2.png", "3.png", "4.png"]
+    assert [row["id"] for row in lines(tmp_path / "c.rejected.jsonl")] == ["1.png"]
 
 
 def test_what_cannot_be_done_is_one_line(
@@ -241,6 +249,9 @@ def test_what_cannot_be_done_is_one_line(
         ("photos", ["--model=coca_Tiny@none.pt"], 2, "none.pt"),
         ("photos", ["--server=x"], 2, "--server has no use with --task photos"),
         ("photos", ["--column=x"], 2, "--column has no use with --task photos"),
+        ("photos", ["--tries=3"], 2, "--tries has no use with --task photos"),
+        ("a.txt", ["--task=dense", "--batch-size=3"], 2, "--batch-size goes with --task photos"),
+        ("a.txt", ["--task=dense", "--split=val"], 2, "a list of captions takes no --split"),
         ("photos", ["--temperature=-1"], 2, "--temperature"),
         ("no", [], 1, "no: not found"),
         ("a.txt", [], 2, "a.txt"),

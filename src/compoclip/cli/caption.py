@@ -104,15 +104,19 @@ class CaptionOptions(OnDevice):
     batch_size: Count = 16
 
 
+_OF_TEXTS = ("server", "key_env", "column", "tries", "concurrency", "timeout", "retries")
+_OF_PHOTOS = ("images", "batch_size")
+"""Options that only one of the two kinds of task has a use for."""
+
+
 def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions or photos are left without an answer."""
     photos = options.task == PHOTOS
-    for name in ("server", "key_env", "column") if photos else ():
-        if getattr(options, name) is not None:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} has no use with --task {PHOTOS}; leave it out")
-    if options.images is not None and not photos:
-        raise UsageError(f"--images goes with --task {PHOTOS}")
+    for name in _OF_TEXTS if photos else _OF_PHOTOS:
+        if getattr(options, name) != getattr(CaptionOptions, name):
+            use = f"has no use with --task {PHOTOS}; leave it out"
+            use = use if photos else f"goes with --task {PHOTOS}"
+            raise UsageError(f"--{name.replace('_', '-')} {use}")
     require_with(options, "server", "key_env")
     task = None if photos else load_task(options.task)
     from compoclip.language.rows import Outputs

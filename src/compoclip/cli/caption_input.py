@@ -24,7 +24,8 @@ from compoclip.data.columns import (
     usual_column,
 )
 from compoclip.data.options import naming_options
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.split_names import ALL
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import file_hash, read_json
 from compoclip.patterns import ending_of, files_in, has_ending
 from compoclip.records import Enough, columns_of, json_columns, numbered_rows
@@ -164,7 +165,8 @@ def caption_items(
     one of the KINDS other than .json. Raises like the readers of each.
     """
     bare = _bare(Path(data), column)
-    if bare is not None and split is None:
+    if bare is not None:
+        require(split in (None, ALL), data, "a list of captions takes no --split", UsageError)
         left_out: Counter[str] = Counter()
         yield from ((id, tuple(map(str.strip, texts))) for id, texts in bare.rows(left_out))
         note_left_out(left_out)

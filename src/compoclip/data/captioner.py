@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from PIL import Image
 
-from compoclip.data.decode import decode
+from compoclip.data.decode import decode, photo_hash
 from compoclip.data.sources import Source
 from compoclip.data.transform import normalised, pixels_of
 from compoclip.errors import CompoclipError, UsageError, optional, require
@@ -221,8 +221,9 @@ def caption_photos(
     """Caption all photos and write a table that `train` reads: a row per photo with a caption.
 
     OUT.answers.jsonl records each caption at once, so that the same call resumes after an
-    interruption. Photos without a caption are in OUT.rejected.jsonl, so rows and rejections are as
-    many as photos; the same call tries them again.
+    interruption; photos whose bytes have changed since are captioned anew. Photos without a caption
+    are in OUT.rejected.jsonl, so rows and rejections are as many as photos; the same call tries
+    them again.
 
     Args:
         source: The photos, each in a file of its own.
@@ -257,7 +258,8 @@ def caption_photos(
             raise ValueError("a record of another photo")
         if not isinstance(record["caption"], str) or type(record["cut_off"]) is not bool:
             raise TypeError("not a record of a caption")
-        records.setdefault(number, record)
+        if record["photo"] == photo_hash(places[number]):
+            records.setdefault(number, record)
 
     with appending(out.answers, made_from, resume) as (append, _):
         tally.before = len(records)
@@ -277,8 +279,9 @@ def caption_photos(
                 if not text:
                     rejected[number] = (EMPTY, "")
                     continue
-                record = {"n": number, "id": ids[number], "caption": text}
-                records[number] = {**record, "cut_off": answer.cut_off, "engine": captioner.name}
+                record = {"n": number, "id": ids[number], "photo": photo_hash(places[number])}
+                record |= {"caption": text, "cut_off": answer.cut_off}
+                records[number] = {**record, "engine": captioner.name}
                 append(records[number])
     tally.captions = len(records)
     tally.cut = sum(record["cut_off"] for record in records.values())
