@@ -16,6 +16,7 @@ import torch
 
 from build.photos import write_photo
 from build.runs import write_base
+from build.tables import write_jsonl
 from compoclip.analysis.interpolation import Mix, Point
 from compoclip.cli.main import main
 from compoclip.data.sources import open as opening
@@ -312,6 +313,28 @@ def test_photos_ask_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().err
     assert "name the model to begin from: --model ViT-B-32-quickgelu:openai" in said
     assert "bundled has only seen drawn scenes" in said
+
+
+def test_what_is_left_out_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "photos"
+    write_data(folder, 60)
+    parts = ["train", "train", "val", "test"]
+    rows = [{"image": f"{k}.png", "caption": "a dog", "split": parts[k % 4]} for k in range(60)]
+    for row in rows[:3]:
+        row["split"] = ""
+    rows.append({"image": "", "caption": "a cat", "split": "val"})
+    few = [{**row, "image": ""} for row in rows[:58]] + rows[58:60]
+    monkeypatch.setattr("compoclip.programs.tune._benchmarks", MagicMock(side_effect=UsageError))
+    for name, content, said in (
+        ("few", few, "2 photos (left out: 58 x sample without an image); tune needs 50"),
+        ("all", rows, "(left out: 1 x sample without an image, 3 x photo of none of these parts)"),
+    ):
+        data = write_jsonl(folder / f"{name}.jsonl", content)
+        options = [f"--out={tmp_path / 'o'}", "--model=bundled", "--device=cpu"]
+        assert main(["tune", str(data), f"--images={folder}", *options]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("user_cache")

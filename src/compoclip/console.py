@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -176,6 +176,12 @@ def duration(seconds: float) -> str:
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def left_out_listed(reasons: Mapping[str, int]) -> str:
+    """Return " (left out: 2 x hidden file)", of reasons with their numbers; "" if none is."""
+    listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items() if number)
+    return f" (left out: {listed})" if listed else ""
 
 
 def prose(sentences: Iterable[str], indent: str = "") -> str:

@@ -23,7 +23,7 @@ from compoclip.config import (
     OutputFolder,
     Shown,
 )
-from compoclip.console import counted, note, prose
+from compoclip.console import counted, left_out_listed, note, prose
 from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.files import only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
@@ -196,15 +196,15 @@ class Tuned:
         return {**asdict(self), "model": str(self.model), "config": str(self.config), "page": page}
 
 
-def rule_for(photos: int, data: str = "data") -> SizeRule:
+def rule_for(photos: int, data: str = "data", left_out: str = "") -> SizeRule:
     """Return the rule for a number of photos; raise UsageError for fewer than `LEAST`.
 
-    data: where they are, for the message.
+    data: where they are, and left_out: what of them is left out, for the message.
     """
     if photos < LEAST:
         raise UsageError(
-            f"{data}: {counted(photos, 'photo')}; tune needs {LEAST}: fewer leave too few to judge "
-            "by"
+            f"{data}: {counted(photos, 'photo')}{left_out}; tune needs {LEAST}: fewer leave too "
+            "few to judge by"
         )
     return next(rule for rule in RULES if photos <= rule.photos)
 
@@ -223,7 +223,7 @@ def tune(options: TuneOptions) -> Tuned:
     shared = ("images", "image_column", "caption_column", "templates")
     reading = {name: getattr(options, name) for name in shared} | {"split_seed": options.seed}
     source = Request(options.data, split="all", **reading).open()
-    rule = rule_for(len(source), options.data)
+    rule = rule_for(len(source), options.data, left_out_listed(source.left_out))
     reading["held_out"] = rule.held_out if options.held_out is None else options.held_out
     parts = Request(options.data, **reading).parts_of(source, ("train", "val", "test"))
     photos = {split: len(part) for split, part in parts.items()}
@@ -248,6 +248,8 @@ def tune(options: TuneOptions) -> Tuned:
     chosen_is = f"{rule.method}, learning rate {lr:g}, about {rule.steps} steps of {batch} photos"
     uses = {"train": "train", "val": "choose", "test": "judge"}
     listed = ", ".join(f"{number:,} photos {uses[part]}" for part, number in photos.items())
+    rest = {"photo of none of these parts": len(source) - sum(photos.values())}
+    listed += left_out_listed({**source.left_out, **rest})
     note(f"{listed}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
     file = Path(options.data)
     choosing, judging = (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from compoclip.config import CONFIG
-from compoclip.console import counted, note
+from compoclip.console import counted, left_out_listed, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
@@ -321,10 +321,8 @@ class _Run:
         )
         self.total = total_steps(method.optim, loader, settings.max_steps)
         self.left_out = {reason: n for reason, n in source.left_out.items() if n}
-        counts = ", ".join(f"{n} x {reason}" for reason, n in self.left_out.items())
         note(
-            f"{method.name}: {counted(len(source), 'sample')}"
-            f"{f' (left out: {counts})' if counts else ''}, "
+            f"{method.name}: {counted(len(source), 'sample')}{left_out_listed(self.left_out)}, "
             f"{counted(self.total, 'step')} of {method.optim.batch_size} images"
         )
         readers = counted(workers, "worker") if workers else "this process"
