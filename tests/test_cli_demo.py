@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from build.results import few_resamples
 from compoclip import console
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip_world import demo
+from compoclip_world import dataset, demo
 from compoclip_world.export import suite
+from compoclip_world.export.part import SuiteSpec
 from ranks_helpers import Forked
 
 
@@ -89,6 +91,29 @@ def test_demo_runs_end_to_end_and_resumes(
     assert main([*arguments, "--epochs=3", "--seed=1"]) == 2
     error = capsys.readouterr().err
     assert "is of another demo (epochs was 2.0, is 3.0; seed was 0, is 1); choose another" in error
+
+
+def test_data_of_a_demo_that_lack_a_file_or_are_others_are_refused(tmp_path: Path) -> None:
+    spec = dataset.TrainingSet(dataset.bundled_world(), 5, captions=1, shard_size=2)
+    assert not dataset.has_training_set(tmp_path / "data", spec)
+    shards = dataset.write_training_set(tmp_path / "data", spec)
+    assert dataset.has_training_set(tmp_path / "data", spec)
+    with pytest.raises(
+        CompoclipError, match=r"of other parameters \(count was 5, is 6.*remove the"
+    ):
+        dataset.has_training_set(tmp_path / "data", replace(spec, count=6))
+    shards[1].unlink()
+    with pytest.raises(CompoclipError, match=r"1 file missing, such as train-000001.*remove the"):
+        dataset.has_training_set(tmp_path / "data", spec)
+    core, out = SuiteSpec(dataset.bundled_world(), 2), tmp_path / "suite"
+    assert not suite.has_suite(out, core)
+    suite.write_suite(out, core, benchmarks=("foils",))
+    assert suite.has_suite(out, core)
+    with pytest.raises(CompoclipError, match=r"of other parameters \(seed was 0, is 1\)"):
+        suite.has_suite(out, replace(core, seed=1))
+    next(out.rglob("*.png")).unlink()
+    with pytest.raises(CompoclipError, match=r"suite: 1 file missing, such as .*png; remove the"):
+        suite.has_suite(out, core)
 
 
 @pytest.mark.parametrize(

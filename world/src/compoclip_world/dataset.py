@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from compoclip.console import track
+from compoclip.console import counted, track
+from compoclip.differences import differences_of, require_same
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.models.config import sound
@@ -21,6 +23,8 @@ from compoclip_world.sampling import require_words, scene_for
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import frozen
 
+RECORD = "world.json"
+"""The file with the parameters of a training set."""
 BASE = Path(__file__).parent / "base"
 """The bundled base model: an open_clip folder, and the world it was trained on."""
 
@@ -50,16 +54,40 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     Raises CompoclipError when `out` exists and is not empty, when it cannot be written, or when the
     config leaves too few scenes or captions.
     """
-    starts = range(0, spec.count, spec.shard_size)
-    names = [f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
+    starts, names = range(0, spec.count, spec.shard_size), _shards(spec)
     with new_folder(out) as folder:
-        (folder / "world.json").write_text(json.dumps(asdict(spec), indent=1), encoding="utf-8")
+        (folder / RECORD).write_text(json.dumps(asdict(spec), indent=1), encoding="utf-8")
         shards = [folder / name for name in names]
         with mapper(workers) as draw:
             jobs = draw(_write_shard, shards, starts, repeat(spec))
             for _ in track(jobs, "writing scenes", len(shards), "shards"):
                 pass
     return [out / name for name in names]
+
+
+def _shards(spec: TrainingSet) -> list[str]:
+    return [f"{spec.split}-{i:06d}.tar" for i in range(-(-spec.count // spec.shard_size))]
+
+
+def has_training_set(out: Path, spec: TrainingSet) -> bool:
+    """Return whether a folder has the training set. Raises as `require_whole`."""
+    there = (out / RECORD).is_file()
+    if there:
+        require_whole(out, read_json(out / RECORD), spec, _shards(spec))
+    return there
+
+
+def require_whole(out: Path, recorded: Any, spec: Any, names: Iterable[str]) -> None:
+    """Raise UsageError for a folder of other parameters, CompoclipError where a file is missing.
+
+    recorded: the parameters in the folder. spec: those that are wanted, a dataclass. names: files.
+    """
+    again = "remove the folder, and it is written again"
+    require_same(out, differences_of(recorded, asdict(spec)), "is of other parameters", again)
+    missing = [name for name in names if not (out / name).is_file()]
+    if missing:
+        files = counted(len(missing), "file")
+        raise CompoclipError(f"{out}: {files} missing, such as {missing[0]}; {again}")
 
 
 def png_bytes(scene: Scene, size: int) -> bytes:

@@ -258,22 +258,28 @@ def _require_same_demo(options: DemoOptions) -> None:
 
 def _write_world(options: DemoOptions, stage: Stage) -> None:
     """Training scenes and the test suite, unless they are there already."""
-    from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set
+    from compoclip_world.dataset import (
+        TrainingSet,
+        bundled_world,
+        crowded,
+        has_training_set,
+        write_training_set,
+    )
     from compoclip_world.export.part import SuiteSpec
-    from compoclip_world.export.suite import write_suite
+    from compoclip_world.export.suite import has_suite, write_suite
 
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
     # Four shards keep up to four cores busy to the end.
     shard = max(1, math.ceil(options.scenes / 4))
     spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1, shard_size=shard)
-    if not (data / "world.json").is_file():
+    if not has_training_set(data, spec):
         stage("drawing scenes", 0.0)
         with silent():
             write_training_set(data, spec, available_cores())
-    if not (suite / "suite.json").is_file():
+    core = SuiteSpec(world, options.items_per_task, options.seed)
+    if not has_suite(suite, core):
         stage("drawing tests", 0.0)
-        core = SuiteSpec(world, options.items_per_task, options.seed)
         with silent():
             write_suite(suite, core, available_cores())
 

@@ -11,9 +11,15 @@ from compoclip.files import write_text
 from compoclip.programs.experiments import Scale
 from compoclip.workers import available_cores
 from compoclip_world.captions import CAPTION_TYPES, captions_for
-from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set
+from compoclip_world.dataset import (
+    TrainingSet,
+    bundled_world,
+    crowded,
+    has_training_set,
+    write_training_set,
+)
 from compoclip_world.export.part import SuiteSpec
-from compoclip_world.export.suite import write_suite
+from compoclip_world.export.suite import has_suite, write_suite
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import WorldConfig
 
@@ -39,20 +45,20 @@ def scale(folder: Path) -> Scale:
     """
     world = bundled_world()
     for name, (weights, number) in _CAPTIONS.items():
-        if not (folder / name / "world.json").is_file():
+        described = _described(world, weights)
+        spec = TrainingSet(described, SCENES, captions=number, joined=number > 1)
+        if not has_training_set(folder / name, spec):
             console.note(f"drawing {SCENES:,} training scenes -> {folder / name}")
-            described = _described(world, weights)
-            spec = TrainingSet(described, SCENES, captions=number, joined=number > 1)
             write_training_set(folder / name, spec, available_cores())
     captions = folder / "test-captions.txt"
     if not captions.is_file():
         scenes = [scene_for(world, 0, "test", index) for index in range(TEST_CAPTIONS)]
         texts = [captions_for(s, world, 0, k, 1)[0].text for k, s in enumerate(scenes)]
         write_text(captions, "\n".join(texts) + "\n")
-    suite = folder / "suite"
-    if not (suite / "suite.json").is_file():
+    suite, core = folder / "suite", SuiteSpec(world, ITEMS, 0)
+    if not has_suite(suite, core):
         console.note(f"writing the test suite -> {suite}")
-        write_suite(suite, SuiteSpec(world, ITEMS, 0), available_cores())
+        write_suite(suite, core, available_cores())
     zero_shot = tuple(PublishedNumber(f"zero_shot_{name}") for name in _ZERO_SHOT)
     return Scale(
         model="bundled",

@@ -18,14 +18,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from compoclip.benchmarks.targets import SUITE
 from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import track
 from compoclip.errors import CompoclipError, require
-from compoclip.files import new_folder, parse_json, reason
+from compoclip.files import new_folder, parse_json, read_json_object, reason
 from compoclip.typed import build
 from compoclip.version import __version__
 from compoclip.workers import mapper
-from compoclip_world.dataset import png_bytes
+from compoclip_world.dataset import png_bytes, require_whole
 from compoclip_world.export import EXPORTERS, require_made
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.render import render
@@ -100,7 +101,7 @@ def write_suite(
         ]
         made_by = {"compoclip": __version__, **asdict(spec)}
         files = {path: value for part in parts for path, value in part.files.items()} | {
-            "suite.json": {"name": EDITION, "made_by": made_by, "benchmarks": listed},
+            SUITE: {"name": EDITION, "made_by": made_by, "benchmarks": listed},
             "edition.json": {"edition": EDITION},
             SCENES: {path: astuple(scene) for path, scene in images},
         }
@@ -111,6 +112,16 @@ def write_suite(
         for _ in track(jobs, "drawing images", len(chunks), f"times {_CHUNK}"):
             pass
     return parts
+
+
+def has_suite(out: Path, spec: SuiteSpec) -> bool:
+    """Return whether a folder has the suite. Raises as `dataset.require_whole`."""
+    there = (out / SUITE).is_file()
+    if there:
+        recorded = dict(read_json_object(out / SUITE, damaged=AGAIN).get("made_by") or {})
+        recorded.pop("compoclip", None)
+        require_whole(out, recorded, spec, read_scenes(out))
+    return there
 
 
 def read_scenes(suite: Path) -> dict[str, Scene]:
