@@ -118,6 +118,7 @@ def test_the_list_names_all_tables_and_commands(capsys: pytest.CaptureFixture[st
         ("fsc-clip --seeds 0 1", "--seeds goes with --table or --figure"),
         ("fsc-clip --scale world", "--scale goes with --table or --figure"),
         ("fsc-clip --model bundled", "--model goes with --table or --figure"),
+        ("fsc-clip --table 2 --seeds 1 2 1", "--seeds names 1 twice; name it once"),
         ("fsc-clip --max-steps 3", "--max-steps goes with --table or --figure"),
     ],
 )

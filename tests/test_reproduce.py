@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rehearse import Rehearsal, expecting
 
+from build.tables import write_json
 from compoclip.benchmarks.names import SUITES
 from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
@@ -272,6 +273,17 @@ def test_a_budget_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
             planned(tmp_path, monkeypatch, budget=budget, on=("sugarcrepe",))
 
 
+def test_the_name_of_a_plan_is_that_of_a_file(tmp_path: Path) -> None:
+    options = ReproduceOptions(name="negclip", out=tmp_path)
+    reproduce._inputs(options).save(tmp_path)
+    texts = ("protocol", "recipe", "model", "table", "captions", "images", "device", "weights")
+    plan = {**dict.fromkeys(texts, "x"), "name": "../x", "settings": {}, "photos": 1}
+    plan |= {"benchmarks": [], "folders": [], "save_every": 1}
+    write_json(tmp_path / "plan.json", plan)
+    with pytest.raises(CompoclipError, match=r"^\.\./x: no name for a file; rename the protocol$"):
+        reproduce.reproduce(options, lambda plan: True, lambda job: None)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -283,6 +295,7 @@ def test_a_budget_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
         ("--captions columns.csv --yes", "columns.csv"),
         ("--captions captions.csv --images absent --yes", "absent: no such folder"),
         ("--budget 6x --yes", "write minutes, hours or days"),
+        ("--budget 0m --yes", "write minutes, hours or days"),
         ("--device cuda:7 --yes", "--device cuda:7"),
         ("--on winoground --yes", "nothing to measure on"),
         ("", "there is no terminal to ask for it"),

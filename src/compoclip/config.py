@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -229,6 +230,13 @@ def require_with(options: object, other: str, *names: str) -> None:
     for name in names if not getattr(options, other) else ():
         if getattr(options, name):
             raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
+
+
+def require_distinct(name: str, values: Sequence[object]) -> None:
+    """Raise UsageError for a value that an option has twice."""
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise UsageError(f"--{name} names {value} twice; name it once")
 
 
 def described(doc: str) -> dict[str, str]:

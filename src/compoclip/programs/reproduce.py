@@ -27,10 +27,11 @@ from compoclip.config import (
     OutputFolder,
     Seed,
     Shown,
+    require_distinct,
 )
 from compoclip.console import duration, note, require_terminal
 from compoclip.differences import require_same
-from compoclip.errors import CompoclipError, UsageError, interruption_said
+from compoclip.errors import CompoclipError, UsageError, interruption_said, require
 from compoclip.files import (
     content_hash,
     file_hash,
@@ -135,13 +136,17 @@ class ReproduceOptions:
     yes: bool = False
     json: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for a seed that is named twice: its runs would count twice."""
+        require_distinct("seeds", self.seeds)
+
     @property
     def limit(self) -> float:
         """Return the seconds of --budget, 0 without it; raise UsageError for another form."""
         if not self.budget:
             return 0.0
         match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", self.budget)
-        if match is None:
+        if match is None or not float(match[1]):
             raise UsageError(f"--budget {self.budget}: write minutes, hours or days: 90m, 6h, 2d")
         return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
 
@@ -424,12 +429,14 @@ def reproduce(
                 return None
             inputs.save(out)
             write_json(out / PLAN, plan)
+        name = plan["name"]
+        require(name == Path(name).name, name, "no name for a file; rename the protocol")
         if "weights" not in plan:
             plan["weights"] = verified_weights(plan["model"])
             write_json(out / PLAN, plan)
         photos = [] if options.captions else [(training_photos, plan["folders"])]
         fetch_missing(plan["benchmarks"], photos, options.data, get)
-        bundle = out / f"{plan['name']}.zip"
+        bundle = out / f"{name}.zip"
         benchmarks = tuple(plan["benchmarks"])
         measuring = EvaluateOptions(
             on=benchmarks, data=options.data, out=out / "results", device=plan["device"]
