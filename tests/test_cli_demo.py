@@ -93,6 +93,23 @@ def test_demo_runs_end_to_end_and_resumes(
     assert "is of another demo (epochs was 2.0, is 3.0; seed was 0, is 1); choose another" in error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "negclip", "negclip"], "--methods names negclip twice; name it once"),
+        (["--methods"], "--methods: name one at least"),
+        (["--scenes=100"], "--batch-size 128: more than the --scenes to train on"),
+        (["--items-per-task=1"], "1 items per sub-task; give at least 2"),
+    ],
+)
+def test_a_demo_that_cannot_be_done_draws_nothing(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", f"--out={tmp_path / 'o'}", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "o" / "data").exists()
+
+
 def test_data_of_a_demo_that_lack_a_file_or_are_others_are_refused(tmp_path: Path) -> None:
     spec = dataset.TrainingSet(dataset.bundled_world(), 5, captions=1, shard_size=2)
     assert not dataset.has_training_set(tmp_path / "data", spec)

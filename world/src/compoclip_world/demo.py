@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import Outcome
-from compoclip.config import MethodName, ModelName, OutputFolder
+from compoclip.config import MethodName, ModelName, OutputFolder, require_distinct
 from compoclip.differences import require_same
-from compoclip.errors import CompoclipError, RunInterruptedError
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.methods.optim import Optim
@@ -98,6 +98,11 @@ class DemoOptions:
     def __post_init__(self) -> None:
         """Raise UsageError for settings that no training can use."""
         Optim(self.epochs, self.batch_size, self.lr)
+        require_distinct("methods", self.methods)
+        if not self.methods:
+            raise UsageError("--methods: name one at least, such as negclip")
+        if self.batch_size > self.scenes:
+            raise UsageError(f"--batch-size {self.batch_size}: more than the --scenes to train on")
 
 
 def main(options: DemoOptions) -> Outcome:
@@ -273,11 +278,11 @@ def _write_world(options: DemoOptions, stage: Stage) -> None:
     # Four shards keep up to four cores busy to the end.
     shard = max(1, math.ceil(options.scenes / 4))
     spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1, shard_size=shard)
+    core = SuiteSpec(world, options.items_per_task, options.seed)
     if not has_training_set(data, spec):
         stage("drawing scenes", 0.0)
         with silent():
             write_training_set(data, spec, available_cores())
-    core = SuiteSpec(world, options.items_per_task, options.seed)
     if not has_suite(suite, core):
         stage("drawing tests", 0.0)
         with silent():
