@@ -30,7 +30,7 @@ from compoclip.data.sources.open import Request, open_source, write_selection
 from compoclip.data.sources.splits import _head, _number
 from compoclip.data.split_names import named_splits, split_of
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.config import RECORD
 from compoclip.training.log import Tracker, Trackers, read_log
 from data_samples import SIZE, equal
@@ -80,6 +80,16 @@ def test_a_table_that_says_the_split_of_every_row(ending: str, tmp_path: Path) -
     held_out = write_rows(tmp_path / f"h.{ending}", ROWS[3:])
     with pytest.raises(UsageError, match=r"no split 'train'; it has: test, val; .*--split all"):
         read(held_out)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet", "tar"])
+@pytest.mark.parametrize("split", [{"name": "train"}, ["train", "val"]])
+def test_a_split_that_is_no_name_is_refused(ending: str, split: Any, tmp_path: Path) -> None:
+    rows = [{**row, "split": split} for row in ROWS]
+    write = {"tar": write_shard, "json": write_json}.get(ending, write_rows)
+    path = write(tmp_path / f"t.{ending}", rows)
+    with pytest.raises(CompoclipError, match=r"split .* is no name of a split; fix the row"):
+        open_source(str(path))
 
 
 def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:

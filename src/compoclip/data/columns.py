@@ -125,6 +125,19 @@ def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
     return cell.strip()
 
 
+def read_split(cell: Any, origin: str, names: Sequence[str] = ()) -> str:
+    """Return the split that a cell names, "" for none, as `read_label` reads it.
+
+    Raises CompoclipError, naming `origin` (file and row), for a list of several and an object.
+    """
+    split = read_label(cell, names)
+    if not split and isinstance(cell, list | dict) and cell:
+        raise CompoclipError(
+            f"{origin}: split {typed_repr(cell)} is no name of a split; fix the row"
+        )
+    return split
+
+
 _BELOW_0 = re.compile("-[0-9]+")
 _WHOLE_FLOAT = re.compile(r"-?[0-9]{1,6}\.0")
 

@@ -24,7 +24,7 @@ from compoclip.data.columns import (
     NO_ORIGINAL,
     POS_CAPTION,
     pick_captions,
-    read_label,
+    read_split,
 )
 from compoclip.data.published_rows import (
     IN_TABLES,
@@ -68,7 +68,7 @@ def open_rows(layout: PublishedRows, path: Path, rows: Iterable[Row], request: R
     builder = RowBuilder.of_paths(path, request, path.parent)
     for origin, number, row in rows:
         samples = layout.samples_of(row, number, origin)
-        split = read_label(row.get(COLUMN))
+        split = read_split(row.get(COLUMN), origin)
         for sample in samples:
             photo = builder.path_of(sample.pop("photo"), origin)
             if "negative_image" in sample:

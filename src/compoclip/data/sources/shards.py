@@ -27,6 +27,7 @@ from compoclip.data.columns import (
     distinct_names,
     read_extras,
     read_label,
+    read_split,
     usual_column,
     usual_names,
 )
@@ -264,7 +265,7 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
             extras["negative_image"] = places.get(other, "")
             left_out[NO_NEGATIVE_IMAGE] += other not in places
         captions, label = texts.captions(caption_key), texts.label(distinct)
-        split = read_label(fields.get(COLUMN))
+        split = read_split(fields.get(COLUMN), origin)
         builder.add(key + again, image or None, captions, extras, origin, 0, label, split)
     left_out[SECOND] += len(spare) - len(named.intersection(spare))
     table = builder.table()

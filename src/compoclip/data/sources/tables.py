@@ -30,6 +30,7 @@ from compoclip.data.columns import (
     pick_columns,
     read_extras,
     read_label,
+    read_split,
     usual_column,
     usual_names,
 )
@@ -214,7 +215,7 @@ def read_tables(
             if negative in present and present[negative][1][row]:
                 cells |= {"negative_place": present[negative][0], "negative_image": str(row)}
             texts = [text for column in captions for text in cell_captions(record.get(column))]
-            split = table.split or read_label(record.get(COLUMN), split_names)
+            split = table.split or read_split(record.get(COLUMN), origin, split_names)
             named = read_label(record.get(label), distinct) if label else ""
             builder.add(id, path, texts, cells, origin, number, named, split)
     head = "a header" if has_ending(Path(str(first.name)), ".csv", ".tsv") else "columns"
