@@ -156,6 +156,14 @@ TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
         lambda t: column(t, "used.accuracy", pc.multiply(t["used.accuracy"], 100.0)),
         "outside of 0 to 1",
     ),
+    "no number": (
+        lambda t: column(t, "used.accuracy", pa.array([math.nan, *t["used.accuracy"][1:]])),
+        "'used.accuracy' holds values outside of 0 to 1",
+    ),
+    "no scores": (
+        lambda t: column(t, "scores", pa.array([[math.nan] * 2] * t.num_rows, t["scores"].type)),
+        "'scores' holds what is not a number",
+    ),
     "other outcomes": (
         lambda t: column(t, "used.accuracy", pc.subtract(1.0, t["used.accuracy"])),
         "is another than that scored",

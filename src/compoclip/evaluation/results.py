@@ -350,9 +350,13 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
             yield f"'{name}' is empty in {table[name].null_count} rows"
         if name in ("images", "texts", "scores") and pc.list_flatten(table[name]).null_count:
             yield f"'{name}' holds empty entries"
-        values = table[name].drop_null() if name in outcomes else ()
-        if len(values) and not 0 <= pc.min(values).as_py() <= pc.max(values).as_py() <= 1:
-            yield f"'{name}' holds values outside of 0 to 1"
+        if name == "scores" and pc.any(pc.is_nan(pc.list_flatten(table[name]))).as_py():
+            yield "'scores' holds what is not a number"
+        if name in outcomes:
+            values = table[name].drop_null()
+            inside = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, 1))
+            if not pc.all(inside, min_count=0).as_py():  # also for what is not a number
+                yield f"'{name}' holds values outside of 0 to 1"
     named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
     if named != table.num_rows:
         yield f"{table.num_rows} rows of {named} items: some are there twice"
