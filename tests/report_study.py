@@ -244,7 +244,7 @@ def make_run(folder: Path, name: str, terms: Sequence[str] = ("clip",), steps: i
         )  # fmt: skip
     (run / "train.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     record = {
-        "identity": {},
+        "identity": ModelIdentity("", "", "", 1, (1, 1), (), (), "", "", "", "", "").to_json(),
         "provenance": {
             "method": name, "settings": {"batch_size": 64, "lr": 1e-5}, "seed": 0,
             "data": "captions.json, 3840 samples", "precision": "fp32", "torch": "2.15",

@@ -168,6 +168,9 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
         ({**good, "lora": {**lora, "towers": "image"}}, "the architecture has no"),
         ({**good, "lora": {"rank": 4}}, "damaged .*alpha"),
         ({"lora": lora}, "damaged .*base"),
+        ({**good, "merged": True}, r"adapter\.json: unknown setting 'merged'; restore"),
+        ({**good, "base": {**good["base"], "revision": "x"}}, "'revision' under \"base\""),
+        ({**good, "adapted": good["adapted"][1:]}, r"adapter\.json: 'adapted' lists other"),
         ([], "expected a JSON object"),
     ]
     for record, message in records:
@@ -192,12 +195,21 @@ def test_a_record_that_peft_would_not_follow_is_refused(base: LoadedModel, tmp_p
         ({"r": 3}, r"r is 3 \(int\), and 4 in adapter.json"),
         ({"use_dora": True}, "'use_dora' .*unknown entry"),
         ({"bias": "all"}, "bias is 'all'"),
+        ({"target_modules": ["q_proj"]}, "target_modules leaves '.*' out, and the weights adapt"),
+        ({"exclude_modules": ["fc1", "fc2"]}, "exclude_modules leaves '.*' out"),
+        ({"use_rslora": True}, "scales '.*' by 0.5, and adapter.json by 0.25"),
+        ({"alpha_pattern": {".*": 8.0}}, "scales '.*' by 2, and adapter.json by 0.25"),
     ]
     for change, message in changes:
         edit_json(folder / CONFIG, put(**change))
         with pytest.raises(CompoclipError, match=rf"adapter_config.json: {message}.*restore"):
             load_model(folder)
         (folder / CONFIG).write_text(good)
+    # as PEFT writes it after it has read the folder
+    shorter = {"target_modules": "all-linear", "alpha_pattern": None, "rank_pattern": None}
+    edit_json(folder / CONFIG, put(**shorter))
+    load_model(folder)
+    (folder / CONFIG).write_text(good)
     edit_json(folder / RECORD, put("lora", alpha=99.0))
     with pytest.raises(CompoclipError, match=r"lora_alpha is .*, and 99.0 in adapter.json"):
         load_model(folder)

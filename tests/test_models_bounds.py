@@ -115,6 +115,8 @@ def test_impossible_configurations_are_refused(saved: Path, change: Change, said
     ("change", "said"),
     [
         (put(provenance="x"), "'provenance' is not an object"),
+        (put(adapter="lora"), "unknown setting 'adapter'; restore the original file"),
+        (put(weights="0" * 32), "unknown setting 'weights'"),
         (put("identity", image_size=32), "identity.image_size must be a list"),
         (put("identity", image_mean=["a"]), r"image_mean\[0\] must be a number"),
         (put("identity", weights=None), "identity.weights must be a text"),
@@ -129,6 +131,13 @@ def test_damaged_records_name_the_file(
     refused(saved, said, "compoclip.json")
     assert main(["inspect", str(saved)]) == 1
     assert "not foreseen" not in capsys.readouterr().err
+
+
+def test_records_of_earlier_versions_and_exports_are_read(saved: Path) -> None:
+    edit_json(saved / "compoclip.json", lambda record: record.pop("compoclip"))
+    load_model(saved)
+    edit_json(saved / "compoclip.json", put(onnx_difference={"image": 0.0, "text": 0.0}))
+    load_model(saved)
 
 
 def test_odd_provenance_survives_being_saved_again(saved: Path, tmp_path: Path) -> None:

@@ -137,9 +137,18 @@ def known_settings(
 ) -> dict[str, Any]:
     """Return the object under `key`. Raises CompoclipError for a setting that has another name."""
     settings = section(data, key, source)
-    if unknown := settings.keys() - {*names}:
-        raise CompoclipError(f"{source}: unknown setting '{min(unknown)}' under \"{key}\"")
+    require_known(settings, names, source, f' under "{key}"')
     return settings
+
+
+def require_known(
+    data: Mapping[str, Any], names: Iterable[str], source: object, place: str = ""
+) -> None:
+    """Raise CompoclipError for an entry of an object that has another name."""
+    if unknown := data.keys() - {*names}:
+        raise CompoclipError(
+            f"{source}: unknown setting '{min(unknown)}'{place}; restore the original file"
+        )
 
 
 def require_hub_name(name: object, key: str) -> None:
@@ -267,9 +276,13 @@ class ModelIdentity:
             raise CompoclipError(f"{models}: {'; '.join(differences)}; {remedy}")
 
 
+_RECORDED = ("compoclip", "identity", "provenance", "onnx_difference")
+
+
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
     """Return the identity and the provenance in a `compoclip.json`. Raises CompoclipError."""
     data = read_object(record)
+    require_known(data, _RECORDED, record)
     if not isinstance(data.get("identity"), dict):
         raise CompoclipError(
             f"{record}: has no identity; delete the file or re-save the checkpoint"

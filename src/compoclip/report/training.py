@@ -11,7 +11,7 @@ from typing import Any
 
 from compoclip.console import worded
 from compoclip.errors import require
-from compoclip.models.config import RECORD, read_object, sound
+from compoclip.models.config import RECORD, read_record
 from compoclip.training.log import read_log
 from compoclip.typed import is_a
 
@@ -119,7 +119,6 @@ def _record(checkpoint: Path) -> dict[str, str]:
     """The provenance of the checkpoint as flat text; one entry while the run is unfinished."""
     if not (checkpoint / RECORD).is_file():
         return {"state": "unfinished"}
-    record = read_object(checkpoint / RECORD)
-    with sound(checkpoint / RECORD):
-        facts = {"weights": record["identity"].get("weights"), **record["provenance"]}
-        return {k: text for k, v in facts.items() if v is not False and (text := worded(v))}
+    identity, provenance = read_record(checkpoint / RECORD)
+    facts = {"weights": identity.weights, **provenance}
+    return {k: text for k, v in facts.items() if v is not False and (text := worded(v))}

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from compoclip.models.config import (
     ModelIdentity,
     known_settings,
     read_object,
+    require_known,
     section,
     sound,
     write_json,
@@ -138,7 +140,6 @@ class AdapterFolder(Format):
             "load it on its own base",
         )
         adapters = _recorded_state(path, start.encoder.model, lora)
-        _require_agreement(path, lora)
         return Adapted(override_activation(start, activation), lora, adapters, provenance)
 
     def _base(self, path: Path, base: str | None, activation: str | None) -> LoadedModel:
@@ -209,23 +210,34 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
     path = folder / RECORD
     data = read_object(path)
     with sound(path):
+        require_known(data, ("compoclip", "base", "lora", "adapted", "provenance"), path)
         base, names = data["base"], [field.name for field in fields(Lora)]
+        require_known(base, ("model", "identity"), path, ' under "base"')
         settings = known_settings(data, "lora", names, path)
         lora = Lora(**{name: settings[name] for name in names})
         identity = ModelIdentity.from_json(base["identity"], path)
         return str(base["model"]), identity, lora, section(data, "provenance", path)
 
 
-def _require_agreement(folder: Path, lora: Lora) -> None:
+def _require_agreement(folder: Path, lora: Lora, tensors: Mapping[str, Tensor]) -> None:
     """Refuse a folder with a record of which PEFT would read something else."""
     file, remedy = folder / CONFIG, "restore the original files"
-    data = read_object(file)
-    check_entries(data, CONFIG, file, remedy)
+    data = _peft_config(file, remedy)
     for entry, recorded in (("r", lora.rank), ("lora_alpha", lora.alpha)):
-        stated = data.get(entry)
+        stated = data[entry]
         if stated != recorded:
             raise CompoclipError(
                 f"{file}: {entry} is {typed_repr(stated)}, and {recorded} in {RECORD}; {remedy}"
+            )
+    for key, a in tensors.items():
+        module, _, part = key.removeprefix(_PREFIX).partition(".lora_")
+        if part != "A.weight":
+            continue
+        scaling = _scaling(data, module, len(a), file, remedy)
+        expected = 1.0 if a.ndim == 4 else lora.scaling  # a convolution has its whole change
+        if not math.isclose(scaling, expected):
+            raise CompoclipError(
+                f"{file}: scales '{module}' by {scaling:g}, and {RECORD} by {expected:g}; {remedy}"
             )
 
 
@@ -261,6 +273,10 @@ def _recorded_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, T
     }
     difference = mismatch(expected, adapters)
     require(not difference, weights, f"not the adapters of {RECORD}: {difference}")
+    names, record = sorted(adapted_names(adapters)), folder / RECORD
+    listed = read_object(record).get("adapted", names)
+    require(listed == names, record, "'adapted' lists other weights; restore the original file")
+    _require_agreement(folder, lora, theirs)
     return adapters
 
 
@@ -394,6 +410,50 @@ def _fused(parts: Pairs) -> tuple[Tensor, Tensor]:
     return a, b
 
 
+def _peft_config(source: Path, remedy: str) -> dict[str, Any]:
+    """Read PEFT's configuration; refuse one with entries that are not followed."""
+    config = read_object(source)
+    check_entries(config, CONFIG, source, remedy)
+    return read_fields(config, _SETTINGS, str(source), remedy)
+
+
+def _scaling(config: Mapping[str, Any], module: str, rank: int, source: Path, remedy: str) -> float:
+    """Return how PEFT scales B A of a module with this rank; refuse a module that it leaves out."""
+
+    def stated(patterns: str, default: str) -> Any:
+        """Resolve a pattern as PEFT does."""
+        for pattern, value in dict(config.get(patterns) or {}).items():
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=MAX_PATTERN_SECONDS):
+                return value
+        return config[default]
+
+    def matches(names: str | list[str]) -> bool:
+        """Return whether PEFT finds the module by the entry."""
+        if isinstance(names, str):
+            whole = regex.fullmatch(names, module, timeout=MAX_PATTERN_SECONDS)
+            return names == "all-linear" or whole is not None
+        return any(f".{module}".endswith(f".{name}") for name in names)
+
+    with sound(source):
+        try:
+            for entry, expected in (("target_modules", True), ("exclude_modules", False)):
+                if matches(config.get(entry) or []) is not expected:
+                    raise CompoclipError(
+                        f"{source}: {entry} leaves '{module}' out, and the weights adapt it; "
+                        f"{remedy}"
+                    )
+            alpha = float(stated("alpha_pattern", "lora_alpha"))
+            listed = int(stated("rank_pattern", "r"))
+        except (TimeoutError, regex.error) as error:
+            raise ValueError(f"a pattern takes too long or is invalid: {error}") from error
+    if listed != rank:
+        raise CompoclipError(
+            f"{source.parent}: '{module}' has rank {rank} and {CONFIG} says r {listed}: parts of "
+            "several files were mixed"
+        )
+    return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+
+
 def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora]:
     """Return a PEFT folder without a record as adapters on an open_clip network.
 
@@ -401,51 +461,14 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     our adapters do not (then merge it with PEFT), or does not fit the network.
     """
     source = folder / CONFIG
-    config = read_object(source)
-    check_entries(config, CONFIG, source, _MERGE)
-    config = read_fields(config, _SETTINGS, str(source), _MERGE)
-
-    def stated(patterns: str, default: str, module: str) -> Any:
-        """Resolve a pattern as PEFT does."""
-        for pattern, value in dict(config.get(patterns) or {}).items():
-            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=MAX_PATTERN_SECONDS):
-                return value
-        return config[default]
-
-    def matches(names: str | list[str], module: str) -> bool:
-        """Return whether PEFT finds a module by the entry."""
-        if isinstance(names, str):
-            whole = regex.fullmatch(names, module, timeout=MAX_PATTERN_SECONDS)
-            return names == "all-linear" or whole is not None
-        return any(f".{module}".endswith(f".{name}") for name in names)
-
-    def scale(module: str, rank: int) -> float:
-        with sound(source):
-            try:
-                for entry, expected in (("target_modules", True), ("exclude_modules", False)):
-                    names = config.get(entry) or []
-                    if matches(names, module) is not expected:
-                        raise CompoclipError(
-                            f"{source}: {entry} leaves '{module}' out, and the weights adapt it; "
-                            f"{_MERGE}"
-                        )
-                alpha = float(stated("alpha_pattern", "lora_alpha", module))
-                listed = int(stated("rank_pattern", "r", module))
-            except (TimeoutError, regex.error) as error:
-                raise ValueError(f"a pattern takes too long or is invalid: {error}") from error
-        if listed != rank:
-            raise CompoclipError(
-                f"{folder}: '{module}' has rank {rank} and {CONFIG} says r {listed}: parts of "
-                "several files were mixed"
-            )
-        return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
-
+    config = _peft_config(source, _MERGE)
     paths = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
     require(paths, folder, f"has no weights; expected {WEIGHTS}")
     weights = paths[0]
     state = read_state_dict(weights)
     state = {key: value for key, value in state.items() if not key.endswith((".a", ".b"))}
     with sound(folder):
+        scale = partial(_scaling, config, source=source, remedy=_MERGE)
         pairs = _pairs(state, network, weights, scale)
         require(pairs, weights, "has no LoRA weights")
         kernels = {k: v.shape[-1] for k, v in network.state_dict().items() if v.ndim == 4}
