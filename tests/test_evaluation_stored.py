@@ -34,6 +34,8 @@ PLACES = [
         "score",
         "partial",
         "seconds",
+        "pairs_per_second",
+        "seed",
     ],
     *["identity", "identity.weights", "identity.base", "identity.image_size"],
     *["scores", "scores.object", "scores.object.accuracy", "aggregates", "skills", "skills.object"],
@@ -96,7 +98,7 @@ def edited(data: Any, place: str, value: Any) -> Any:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_number_or_name_of_another_kind(good: dict[str, Any], tmp_path: Path, place: str) -> None:
     path = tmp_path / "foils@world.json"
-    right = {"partial": True, "seconds": -1.5, "identity": {"a": {"b": 1}}}
+    right = {"partial": True, "identity": {"a": {"b": 1}}}
     for value in (each for each in WRONG if place not in right or each != right[place]):
         path.write_text(json.dumps(edited(good, place, value)))
         with pytest.raises(CompoclipError, match="evaluate again") as caught:
@@ -115,6 +117,13 @@ CONTRADICTIONS: tuple[tuple[str, Any, str], ...] = (
     ("scores.object.accuracy.chance", 1.5, "outside of 0 to 1"),
     ("scores.object", {}, "a sub-task without scores"),
     ("extra", 1, "extra"),
+    ("seconds", -0.1, "seconds must not be negative"),
+    ("pairs_per_second", -3.0, "pairs_per_second must not be negative"),
+    ("identity.context_length", -77, "identity.context_length must not be negative"),
+    ("identity.image_size", [-224, 224], "identity.image_size[0] must not be negative"),
+    ("rules.micro.min_group", -1, "rules.micro.min_group must not be negative"),
+    ("left_out", {"no caption": -1}, "left_out.no caption must not be negative"),
+    ("missing", ["a.jpg"], "0 images missing, and 1 are named"),
     ("identity", {}, "come from 2 different checkpoints"),
     ("headline", "none", "no aggregate 'none'"),
     ("rules.micro.weighting", "heavy", "weighting must be one of macro, micro"),

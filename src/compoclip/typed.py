@@ -48,6 +48,7 @@ class Within:
 
 
 Natural = Annotated[int, Within(0)]
+NonNegative = Annotated[float, Within(0)]
 Count = Annotated[int, Within(1)]
 Test = Callable[[object], bool]
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
 from compoclip.language.engine import PHOTOS, ChatServer, Engine, InProcessModel, load_task
-from compoclip.typed import Count, Natural, Within
+from compoclip.typed import Count, Natural, NonNegative, Within
 
 if TYPE_CHECKING:
     from compoclip.language.engine import PromptTask
@@ -94,7 +94,7 @@ class CaptionOptions(OnDevice):
     column: str | None = None
     images: InputFolder | None = None
     split: str | None = None
-    temperature: Annotated[float, Within(0)] | None = None
+    temperature: NonNegative | None = None
     max_tokens: Count | None = None
     seed: int = 0
     tries: Count = 2

@@ -28,7 +28,7 @@ from compoclip.files import write_atomically, write_json, write_jsonl
 from compoclip.printed import Table
 from compoclip.programs.run import Measuring, load_models, named_models
 from compoclip.ranks import device_named
-from compoclip.typed import Count, Within
+from compoclip.typed import Count, NonNegative, Within
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule
@@ -81,7 +81,7 @@ class WiseFtOptions(Printing):
     sweep: bool = False
     steps: Count = 10
     keep: Literal["zero-shot", "retrieval"] | None = None
-    max_loss: Annotated[float, Within(0)] = 1.0
+    max_loss: NonNegative = 1.0
     measuring: Measuring = field(default_factory=Measuring)
 
 

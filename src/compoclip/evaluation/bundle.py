@@ -48,7 +48,7 @@ from compoclip.files import (
 from compoclip.models.config import RECORD, read_object, read_record, section
 from compoclip.patterns import has_ending
 from compoclip.training.log import LOG
-from compoclip.typed import read_fields
+from compoclip.typed import NonNegative, read_fields
 from compoclip.version import __version__
 
 COMPARISON, PAGE, PLAN = "comparison.json", "page.md", "plan.json"
@@ -195,7 +195,7 @@ def page_of(
     if (folder / PLAN).is_file():
         record = folder / "run" / RECORD
         run = section(read_record(record)[1], "run", record)
-        seconds = read_fields(run, {"seconds": float | None}, f"{record}: run")["seconds"]
+        seconds = read_fields(run, {"seconds": NonNegative | None}, f"{record}: run")["seconds"]
         texts.append(plan_page(read_object(folder / PLAN), results, seconds or 0.0).rstrip())
     texts += [f"```\n{results_table(result)}\n```" for result in results]
     texts += [comparison_table(c, len(compared), brief=False).markdown() for c in compared]

@@ -25,7 +25,7 @@ from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
 from compoclip.files import file_stamp, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
-from compoclip.typed import Natural, Within, build
+from compoclip.typed import Natural, NonNegative, Within, build
 
 if TYPE_CHECKING:
     from compoclip.models.formats.hub import CardResult
@@ -95,12 +95,12 @@ class Results:
     partial: bool = False
     truncated_texts: Natural = 0
     versions: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: NonNegative = 0.0
     known_as: str = ""
     resamples: Annotated[int, Within(0, MAX_RESAMPLES)] = 0
     seed: Natural = 0
     score: str = COSINE
-    pairs_per_second: float = 0.0
+    pairs_per_second: NonNegative = 0.0
     images: str = ""
     assumed: tuple[str, ...] = ()
     schema: int = SCHEMA
@@ -224,7 +224,7 @@ def load_results(path: Path) -> list[Results]:
         CompoclipError: there are no results, or a file is malformed.
     """
     loaded = []
-    types = get_type_hints(ModelIdentity)
+    types = get_type_hints(ModelIdentity, include_extras=True)
     for file in result_files(path):
         data = read_result(file)
         data.pop("clean", None)  # of earlier versions: scores without faulty items
@@ -247,6 +247,8 @@ def _contradictions(results: Results) -> Iterator[str]:
     yield from (f"{n} is empty" for n in ("model", "benchmark", "items") if not getattr(results, n))
     if Path(results.items).name != results.items:
         yield f"its items file must lie beside it, not at {results.items}"
+    if results.missing_count < len(results.missing):
+        yield f"{results.missing_count} images missing, and {len(results.missing)} are named"
     if results.headline not in results.aggregates:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):

@@ -17,7 +17,7 @@ from compoclip.bounds import MAX_MODEL_FILE_BYTES
 from compoclip.console import note_once
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json_object, reason
-from compoclip.typed import build, require_kind
+from compoclip.typed import Natural, build, require_kind
 from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -235,8 +235,8 @@ class ModelIdentity:
     architecture: str
     activation: str
     tokenizer: str
-    context_length: int
-    image_size: tuple[int, int]
+    context_length: Natural
+    image_size: tuple[Natural, Natural]
     image_mean: tuple[float, ...]
     image_std: tuple[float, ...]
     interpolation: str

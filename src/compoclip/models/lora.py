@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import torch
 from open_clip.timm_model import TimmModel
@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.config import part_of
-from compoclip.typed import Count, Within, require_kind
+from compoclip.typed import Count, NonNegative, require_kind
 
 Towers = Literal["both", "image", "text"]
 Targets = Literal["linear", "+conv"]
@@ -45,7 +45,7 @@ class Lora:
     """
 
     rank: Count = 4
-    alpha: Annotated[float, Within(0)] = 1.0
+    alpha: NonNegative = 1.0
     towers: Towers = "both"
     targets: Targets = "linear"
     init: Init = "zero"

@@ -32,7 +32,7 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
-from compoclip.typed import Natural, build, read_fields
+from compoclip.typed import Natural, NonNegative, build, read_fields
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
@@ -60,7 +60,7 @@ class Progress:
     texts: Natural = 0
     skipped: Natural = 0
     truncated: Natural = 0
-    seconds: float = 0.0
+    seconds: NonNegative = 0.0
     rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped_steps: Natural = 0
