@@ -14,6 +14,7 @@ from PIL import Image
 
 from compoclip.captions.parser import parse_many
 from compoclip.cli.caption_input import read_captions
+from compoclip.console import counted
 from compoclip.data.batch import Batch
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
@@ -49,8 +50,8 @@ def drawn_captions(path: Path | None, count: int, seed: int, remedy: str) -> lis
     captions = captions_of(path)
     if len(captions) < count:
         raise UsageError(
-            f"{path or 'the world'}: {len(captions)} captions, fewer than the {count} asked for; "
-            f"lower {remedy}"
+            f"{path or 'the world'}: {counted(len(captions), 'caption')}, fewer than the {count} "
+            f"asked for; lower {remedy}"
         )
     return random.Random(seed).sample(captions, count)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-from compoclip.console import end_with, note
+from compoclip.console import counted, end_with, note
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.files import write_text
@@ -91,7 +91,8 @@ def picture(cards: Sequence[Card], narrow: bool = False) -> str:
             (card, [(label, broken(pieces, longest), true) for label, pieces, true in card.texts])
             for card in cards
         ],
-        about=f"Captions and negatives of {len(cards)} photos, scored by {base} and {tuned}",
+        about=f"Captions and negatives of {counted(len(cards), 'photo')}, scored by {base} and "
+        f"{tuned}",
     )
 
 

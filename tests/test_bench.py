@@ -187,7 +187,7 @@ def test_every_stage_gives_rows(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("text --captions=c.txt", "1 captions, fewer than the 512 asked for"),
+        ("text --captions=c.txt", "1 caption, fewer than the 512 asked for"),
         ("text --batch-size=0", "--batch-size must be at least 2"),
         ("text --repeats=0", "--repeats must be at least 1"),
         ("memory --micro-batch=-1", "--micro-batch must be at least 0"),

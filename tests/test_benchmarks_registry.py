@@ -346,7 +346,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
         ([cup_row(), cup_row()], {}, "row 1: the same as .*row 0"),
         ([cup_row(right=3)], {"truth": "right"}, "'right' 3 is no place among 3 candidates"),
         ([cup_row(right=0.5)], {"truth": "right"}, "'right' 0.5 is no place among 3 candidates"),
-        ([cup_row(a=0)], {"truth": "a", "texts": ["said.true"]}, "is no place among 1 candidates"),
+        ([cup_row(a=0)], {"truth": "a", "texts": ["said.true"]}, "is no place among 1 candidate; "),
         ([cup_row(a=[])], {"texts": ["a.0"]}, "row 0: 'a': the list is empty; fetch"),
         ([cup_row(a="x")], {"among": {"a": ["y", "z"]}}, "'a' 'x' is unknown; known: y, z"),
         ([cup_row(), cup_row()], {"key": "photo"}, "row 1: 'photo': 'http://x/1' occurs twice"),

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import duration, track
+from compoclip.console import counted, duration, track
 from compoclip.printed import Table, without
 
 
@@ -35,6 +35,22 @@ def test_lines_give_the_speed_where_the_end_is_not_known(
 ) -> None:
     assert list(track(iter("abcd"), "reading", unit="files")) == list("abcd")
     assert capsys.readouterr().err.splitlines()[0] == "reading: 1 file, 0.1/s"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "image", "1 image"),
+        (0, "image", "0 images"),
+        (2000, "distinct caption", "2,000 distinct captions"),
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
+        (1, "query", "1 query"),
+        (3, "directory", "3 directories"),
+    ],
+)
+def test_nouns_agree_with_their_number(number: int, noun: str, text: str) -> None:
+    assert counted(number, noun) == text
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_photo_of_several_rows_or_numbers_has_captions_of_all_its_classes(tmp_
     rows = [{"image": "a.png", "label": label} for label in ("dog", "cat", "dog", "")]
     source = open_source(str(write_csv(tmp_path / "rows.csv", *rows)), templates="{}")
     assert [*source.column("captions")] == [("cat", "dog")]
-    assert "1 photos from 3 rows" in source.describe()
+    assert "1 photo from 3 rows" in source.describe()
     several = write_jsonl(tmp_path / "rows.jsonl", [{"image": "a.png", "label": [0, 2]}])
     (tmp_path / "classnames.txt").write_text("sun\nsea\nsand\n")
     assert captions(str(several), "{}") == [("sand", "sun")]

@@ -268,7 +268,7 @@ def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
     assert 0.01 < number < 0.49
     assert len(open_source(one, split="val", held_out=0.49)) == 1
     assert len(open_source(one, split="train", held_out=number / 2)) == 1
-    with pytest.raises(UsageError, match="0 of 1 photos, by a hash of the photo; raise --held-out"):
+    with pytest.raises(UsageError, match="0 of 1 photo, by a hash of the photo; raise --held-out"):
         open_source(one, split="val", held_out=number / 2)
 
 

@@ -123,7 +123,7 @@ CONTRADICTIONS: tuple[tuple[str, Any, str], ...] = (
     ("identity.image_size", [-224, 224], "identity.image_size[0] must not be negative"),
     ("rules.micro.min_group", -1, "rules.micro.min_group must not be negative"),
     ("left_out", {"no caption": -1}, "left_out.no caption must not be negative"),
-    ("missing", ["a.jpg"], "0 images missing, and 1 are named"),
+    ("missing", ["a.jpg"], "0 images missing, and 1 name"),
     ("identity", {}, "come from 2 different checkpoints"),
     ("headline", "none", "no aggregate 'none'"),
     ("rules.micro.weighting", "heavy", "weighting must be one of macro, micro"),

@@ -228,6 +228,7 @@ def test_the_estimate_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "accept the terms" in plan["left_out"]["winoground"]
     told = dict(stated(plan))
     assert told["time"].startswith("1.9 h to train, 39 s to measure")
+    assert "and 1 file of unknown size" in str(told)
     assert "not the published protocol" not in told["training"]
     assert plan["downloads"]["coco/coco_karpathy_train.json"]["checked_by"] == "its md5 checksum"
 

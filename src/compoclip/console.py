@@ -39,8 +39,11 @@ def require_terminal() -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 image", "2,000 images"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return "1 image", "2,000 images", "2 classes", "2 queries"."""
+    if number != 1:
+        noun = f"{noun[:-1]}ie" if noun.endswith("y") else noun
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}"
 
 
 def worded(value: Any) -> str:

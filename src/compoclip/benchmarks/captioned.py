@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.reader import Loading
-from compoclip.console import note_once
+from compoclip.console import counted, note_once
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[Capti
         image = ImageRef(path, member=member, upright=source.upright)
         earlier = photos[image].captions if image in photos else ()
         photos[image] = CaptionedPhoto(name, image, tuple(dict.fromkeys((*earlier, *texts))))
-    counts = f"{len(photos):,} photos, {sum(len(p.captions) for p in photos.values()):,} captions"
+    captions = counted(sum(len(photo.captions) for photo in photos.values()), "caption")
+    counts = f"{counted(len(photos), 'photo')}, {captions}"
     note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
     data.name += f"_{file.name}_{split}" if split else f"_{file.name}"
     data.left_out.update({as_target_option(reason): n for reason, n in source.left_out.items()})

@@ -113,10 +113,10 @@ def check(
             items[part] = Count(count, benchmark.expected.get(part, count))
     for part, number in items.items():
         if number.here < number.expected:
-            problems.append(f"{part}: {number.here} of {number.expected} items")
+            problems.append(f"{part}: {number.here} of {counted(number.expected, 'item')}")
         if number.here > number.expected:
             hint = f"the official files hold {number.expected}; is a file there twice?"
-            problems.append(f"{part}: {number.here} items, {hint}")
+            problems.append(f"{part}: {counted(number.here, 'item')}, {hint}")
     refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
     absent = {name for benchmark in loaded for name in present(benchmark)[1]}
     missing = sorted(absent)

@@ -199,7 +199,7 @@ def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) ->
     folders = about.of_set(part, about.images) if about.family else about.images
     counts = {} if incomplete else check(spec, root).images
     short = {
-        folder: f"{count.expected - count.here:,} of {count.expected:,} photos missing"
+        folder: f"{count.expected - count.here:,} of {counted(count.expected, 'photo')} missing"
         for folder, count in counts.items()
         if count.here < count.expected
     }

@@ -9,6 +9,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef
 from compoclip.benchmarks.reader import Loading
+from compoclip.console import counted
 from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError, require
 from compoclip.files import reading
@@ -68,7 +69,8 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
     )
     if len(paths) != len(rows):
         raise CompoclipError(
-            f"{path}: {len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
+            f"{path}: {counted(len(paths), 'image path')} and {counted(len(rows), 'annotation')}; "
+            f"{files.OFFICIAL}"
         )
     return list(paths), list(rows)
 

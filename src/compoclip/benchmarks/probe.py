@@ -26,6 +26,7 @@ from compoclip.benchmarks.photo_set import (
 )
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.zero_shot import MAP11, PER_CLASS, SETS, as_shown, find_set
+from compoclip.console import counted
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.errors import CompoclipError, UsageError
 
@@ -134,7 +135,7 @@ def _divided(train: Classification, folder: Path) -> dict[str, Classification]:
     total = len(train.images)
     if total < _VALIDATION:
         raise CompoclipError(
-            f"{folder}: {total} training photos; a probe needs {_VALIDATION} at least"
+            f"{folder}: {counted(total, 'training photo')}; a probe needs {_VALIDATION} at least"
         )
     sampled = {*random.Random(0).sample(train.images, total // _VALIDATION)}
     validation = train.without(lambda ref: ref not in sampled)

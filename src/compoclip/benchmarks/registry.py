@@ -211,7 +211,7 @@ def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content,
         rest = "name the folder of the images with images=, or get the rest"
     part = ", or score the part with --allow-partial" if used else ""
     raise CompoclipError(
-        f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); "
+        f"{benchmark.name}: only {used} of {counted(total, 'item')} can be scored ({reason}); "
         f"{rest}{part}{source}"
     )
 

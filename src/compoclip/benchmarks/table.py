@@ -36,6 +36,7 @@ from compoclip.benchmarks.entries import (
 from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
+from compoclip.console import counted
 from compoclip.data.image_names import is_read
 from compoclip.data.split_names import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
@@ -149,7 +150,8 @@ class Row:
             texts = [files.nonempty(text, f"{location}: text {k}") for k, text in listed]
         self.require(
             not count or len(texts) == int(count),
-            f"{name!r} must hold {count} texts, not {len(texts)}; {files.OFFICIAL}",
+            f"{name!r} must hold {counted(int(count or 0), 'text')}, not {len(texts)}; "
+            f"{files.OFFICIAL}",
         )
         return texts
 
@@ -396,8 +398,8 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
             place = row.float(column)
             row.require(
                 count >= 2 and place in range(count),
-                f"{column!r} {place:g} is no place among {count} candidates; expected at least "
-                "two and the number of the right one, from 0",
+                f"{column!r} {place:g} is no place among {counted(count, 'candidate')}; expected "
+                "at least two and the number of the right one, from 0",
             )
             truth = int(place)
         name = table.get("id", "{part}/{key}").format_map(named)

@@ -103,8 +103,8 @@ def match(photos: PhotoSet, facts: prompts.PublishedPrompts, location: str) -> l
         return None
     if photos.classes > total:
         raise CompoclipError(
-            f"{location}: {photos.classes} classes, where the published set has {total}; name "
-            "yours with the option index or classes"
+            f"{location}: {counted(photos.classes, 'class')}, where the published set has {total}; "
+            "name yours with the option index or classes"
         )
     by_number = list(facts.toolkit) if photos.toolkit and facts.toolkit else list(range(total))
     if not photos.names:
@@ -272,14 +272,16 @@ def _listed(
     names = prompts.read_names(classes, *keys)
     if photos.folders and len(names) != len(photos.names):
         raise CompoclipError(
-            f"{classes}: {len(names)} class names for {len(photos.names)} directories in {folder}; "
+            f"{classes}: {counted(len(names), 'class name')} for "
+            f"{counted(len(photos.names), 'directory')} in {folder}; "
             "add the missing directories or give an index file {directory: name}"
         )
     if photos.folders and (places := prompts.numbered(photos.names, len(names))):
         return tuple(names[place] for place in places)
     if len(names) < photos.classes:
         raise CompoclipError(
-            f"{classes}: {len(names)} class names for {photos.classes} classes of {folder}"
+            f"{classes}: {counted(len(names), 'class name')} for "
+            f"{counted(photos.classes, 'class')} of {folder}"
         )
     return names
 
@@ -305,7 +307,8 @@ def _check(content: Classification, photos: PhotoSet, location: str) -> None:
                 f"labels, which {content.metric} cannot score; give the option metric={MAP11}"
             )
     if content.metric == AUC and len(content.classes) != 2:
-        raise CompoclipError(f"{location}: {len(content.classes)} classes; the metric auc needs 2")
+        classes = counted(len(content.classes), "class")
+        raise CompoclipError(f"{location}: {classes}; the metric auc needs 2")
     doubles = [name for name, n in Counter(content.classes).items() if n > 1]
     if doubles and content.metric in (PER_CLASS, MAP11):
         raise CompoclipError(

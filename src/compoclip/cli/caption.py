@@ -174,7 +174,9 @@ def _write_texts(options: CaptionOptions, task: PromptTask, out: Outputs) -> Out
         from compoclip.ranks import device_named  # which imports torch
 
         engine = InProcessModel(options.model, str(device_named(options.device)))
-    console.note(f"{task.name}: {len(captions):,} distinct captions, {engine.name}")
+    console.note(
+        f"{task.name}: {console.counted(len(captions), 'distinct caption')}, {engine.name}"
+    )
     track = partial(console.track, description="captions answered", unit="captions")
     start = time.monotonic()
     with _resumable(out):
@@ -196,8 +198,8 @@ def _write_texts(options: CaptionOptions, task: PromptTask, out: Outputs) -> Out
     reasons = ", ".join(f"{n:,} x {reason}" for reason, n in summary["rejected"].items())
     before = f", {collected.before:,} were there" if collected.before else ""
     lines = [
-        f"{task.name}: {tally.texts:,} texts for {tally.with_text:,} of {tally.captions:,} "
-        f"captions -> {out.rows}"
+        f"{task.name}: {console.counted(tally.texts, 'text')} for {tally.with_text:,} of "
+        f"{console.counted(tally.captions, 'caption')} -> {out.rows}"
     ]
     if reasons:
         lines.append(f"  rejected: {reasons} -> {out.rejected}")
@@ -253,7 +255,7 @@ def _caption_photos(options: CaptionOptions, out: Outputs) -> Outcome:
         "seed": asking.seed,
     }
     captioner = open_captioner(options.model, str(device_named(options.device)))
-    console.note(f"{PHOTOS}: {len(source):,} photos, {captioner.name}")
+    console.note(f"{PHOTOS}: {console.counted(len(source), 'photo')}, {captioner.name}")
     track = partial(console.track, description="photos captioned", unit="batches")
     start = time.monotonic()
     with _resumable(out):
@@ -268,12 +270,14 @@ def _caption_photos(options: CaptionOptions, out: Outputs) -> Outcome:
     }
     before = f", {tally.before:,} were there" if tally.before else ""
     lines = [
-        f"{PHOTOS}: {tally.captions:,} captions for {tally.photos:,} photos in {seconds:.0f} s"
+        f"{PHOTOS}: {console.counted(tally.captions, 'caption')} for "
+        f"{console.counted(tally.photos, 'photo')} in {seconds:.0f} s"
         f"{before} -> {out.rows}"
     ]
     if tally.left_out:
         reasons = ", ".join(f"{n:,} x {cause}" for cause, n in summary["left_out"].items())
         lines.append(f"  without a caption: {reasons} -> {out.rejected}")
     if tally.cut:
-        lines.append(f"  {tally.cut:,} captions end at the limit of {asking.max_tokens} tokens")
+        cut = console.counted(tally.cut, "caption")
+        lines.append(f"  {cut} cut at the limit of {asking.max_tokens} tokens")
     return summary, "\n".join(lines), int(bool(tally.left_out))

@@ -432,4 +432,4 @@ def cc_neg_main(options: CcNegOptions) -> Outcome:
     writer.writerows(rows)
     write_text(options.out, text.getvalue())
     record = {"out": str(options.out), "rows": len(rows), "left_out": {}}
-    return record, f"{options.out}: {len(rows):,} rows"
+    return record, f"{options.out}: {counted(len(rows), 'row')}"

@@ -151,7 +151,7 @@ def audit_text(
 ) -> str:
     """Return the counts of one benchmark, and how far models get that see no image."""
     items = sum(faults.items.values())
-    lines = [f"{faults.benchmark}: {items:,} items, {len(faults.faulty):,} faulty"]
+    lines = [f"{faults.benchmark}: {counted(items, 'item')}, {len(faults.faulty):,} faulty"]
     lines += _counts(faults.counts, faults.by_subtask)
     lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in faults.left_out.items()]
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE

@@ -275,7 +275,8 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
     number = options.sample or (5000 if options.preset else 1000)
     distinct = list(dict.fromkeys(captions))
     if len(distinct) < number:
-        console.note(f"{options.captions}: only {len(distinct)} distinct captions, all are taken")
+        few = console.counted(len(distinct), "distinct caption")
+        console.note(f"{options.captions}: only {few}, all are taken")
     sampled = random.Random(options.seed).sample(distinct, min(number, len(distinct)))
 
     from compoclip.analysis.trees import BEST, TREES, differences, estimates, measure_trees
@@ -319,7 +320,9 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
         records.append(record)
         left_out = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
         captions_measured = console.counted(len(scores.captions), "caption")
-        title = f"{name}: {scores.layers} text layers, {captions_measured}{left_out}"
+        title = (
+            f"{name}: {console.counted(scores.layers, 'text layer')}, {captions_measured}{left_out}"
+        )
         columns = [f"h = {h}" for h in scores.thresholds]
         columns[-1] += " (headline)"
         tables.append(Table(rows, ["tree score", *columns, "mean"], title=title))

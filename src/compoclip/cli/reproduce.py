@@ -231,7 +231,7 @@ def _about_full(planned: Experiment) -> str:
     options = planned.options
     models = "settings" if options.model else "models and settings"
     if options.captions:
-        return f"the paper's {models}, {planned.samples:,} samples of {options.captions}"
+        return f"the paper's {models}, {counted(planned.samples, 'sample')} of {options.captions}"
     return f"the paper's data, {models}"
 
 

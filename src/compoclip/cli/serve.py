@@ -383,8 +383,8 @@ def search_main(options: SearchOptions) -> Outcome:
     for state, names in index.outdated(rows, options.images).items():
         if names:
             note(
-                f"{options.index}: {len(names)} of {len(rows)} photos {_REMEDIES[state]} "
-                f"(first: {names[0]})"
+                f"{options.index}: {len(names)} of {counted(len(rows), 'photo')} "
+                f"{_REMEDIES[state]} (first: {names[0]})"
             )
     missing = [n for reason, n in index.about["left_out"].items() if reason not in NO_LOSS]
     if unindexed := sum(missing) + len(index.about["unreadable"]):

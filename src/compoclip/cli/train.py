@@ -289,8 +289,8 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     ]
     if summary.ended_early:
         lines.append(
-            f"  ended early, before step {summary.total_steps}: {options.patience} measurements "
-            "without a better one"
+            f"  ended early, before step {summary.total_steps}: "
+            f"{count(options.patience, 'measurement')} without a better one"
         )
     if best := summary.best:
         base = "" if best["base"] is None else f" (base {100 * best['base']:.1f})"

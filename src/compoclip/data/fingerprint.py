@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.differences import differences_of, flat, listed
 from compoclip.errors import CompoclipError
 from compoclip.files import (
@@ -94,7 +94,7 @@ class Fingerprint:
             if one is None or other is None:
                 differences[name] = f"{name} are {'new' if one is None else 'gone'}"
             elif len(one) == len(other) and (n := int((one != other).sum())):
-                differences[name] = f"{name} of {n} of {len(one)} rows changed"
+                differences[name] = f"{name} of {n} of {counted(len(one), 'row')} changed"
         return differences
 
 

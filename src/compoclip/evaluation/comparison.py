@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from compoclip.benchmarks.case import Form
+from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     RANKED,
@@ -272,8 +273,9 @@ def _common_items(base: Results, other: Results) -> tuple[Items, Items]:
     gallery = any(FORMS[Form(name)].one_gallery for name in set(left.forms))
     if alone and gallery:
         raise CompoclipError(
-            f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} queries), "
-            "so ranks cannot be compared; evaluate both on the same images"
+            f"{base.benchmark}: the galleries differ ({len(keys[0])} and "
+            f"{counted(len(keys[1]), 'query')}), so ranks cannot be compared; "
+            "evaluate both on the same images"
         )
     return left, right
 

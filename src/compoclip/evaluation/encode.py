@@ -19,7 +19,7 @@ import torch
 
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
-from compoclip.console import track
+from compoclip.console import counted, track
 from compoclip.data.decode import stored_bytes
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
@@ -202,7 +202,7 @@ class Damaged:
         self._photos.update(ref.photo for ref in refs)
         if len(self._photos) > self._limit:
             raise CompoclipError(
-                f"more than {self._limit} damaged images; the next is {damage}"
+                f"more than {counted(self._limit, 'damaged image')}; the next is {damage}"
                 if self._limit
                 else f"{damage} (or leave damaged images out with --max-bad N)"
             )

@@ -22,7 +22,7 @@ from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
 from compoclip.captions.parser import parse_many, provenance
 from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
-from compoclip.console import track
+from compoclip.console import counted, track
 from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.embedder import ExternalEncoder, by_image
@@ -102,7 +102,8 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
         if scores.shape != (len(texts),):
             raise CompoclipError(
-                f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
+                f"{path}: {counted(len(texts), 'text')} got scores of shape "
+                f"{scores.shape}; {_REMEDY}"
             )
         if not np.isfinite(scores).all():
             raise CompoclipError(f"{path}: a score is no finite number of float32; {_REMEDY}")

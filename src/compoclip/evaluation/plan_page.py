@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compoclip.console import duration
+from compoclip.console import counted, duration
 from compoclip.evaluation.numerals import span
 from compoclip.evaluation.published.measured import MeasuredCell, entries_of, fill_table
 from compoclip.evaluation.published.read import published_table
@@ -17,13 +17,15 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
     """Return rows for people: what will be done, and what it takes."""
     cost = plan["estimate"]
     settings = {**plan["published"], **plan["settings"]}
-    training = f"{settings['epochs']:g} epochs of {plan['photos']:,} photos"
+    epochs = settings["epochs"]
+    passes = f"{epochs:g} epoch{'' if epochs == 1 else 's'}"
+    training = f"{passes} of {counted(plan['photos'], 'photo')}"
     if plan["name"] != plan["protocol"]:
         training += f" of {plan['of_photos']:,}, not the published protocol"
     micro = f", {settings['micro_batch']} at a time" if settings["micro_batch"] else ""
     batch = f"batches of {settings['batch_size']}{micro}"
     unknown = cost["unknown_sizes"]
-    more = f", and {unknown} files of unknown size" if unknown else ""
+    more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     download = duration(cost["download_bytes"] / 1e7)
     time = f"{duration(cost['training_seconds'])} to train, {duration(cost['evaluating_seconds'])}"
     return [

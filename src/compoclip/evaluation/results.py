@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.bounds import MAX_RESAMPLES
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
@@ -248,7 +249,8 @@ def _contradictions(results: Results) -> Iterator[str]:
     if Path(results.items).name != results.items:
         yield f"its items file must lie beside it, not at {results.items}"
     if results.missing_count < len(results.missing):
-        yield f"{results.missing_count} images missing, and {len(results.missing)} are named"
+        missing = counted(results.missing_count, "image")
+        yield f"{missing} missing, and {counted(len(results.missing), 'name')}"
     if results.headline not in results.aggregates:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):
@@ -256,7 +258,8 @@ def _contradictions(results: Results) -> Iterator[str]:
     for metrics in (*results.scores.values(), results.aggregates):
         for name, s in metrics.items():
             if not (0 <= s.ties <= s.n <= s.expected and 1 <= s.photos <= s.n):
-                yield f"{name}: {s.n} items of {s.expected}, {s.photos} photos, {s.ties} ties"
+                counts = f"{counted(s.photos, 'photo')}, {counted(s.ties, 'tie')}"
+                yield f"{name}: {counted(s.n, 'item')} of {s.expected}, {counts}"
             if (s.low is None) != (s.high is None) or (s.low or 0) > (s.high or 0):
                 yield f"{name}: an interval from {s.low} to {s.high}"
             values = (s.value, s.low, s.high, s.chance, s.strict, s.fractional)
@@ -345,11 +348,11 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
     outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in metrics]
     for name, kind in (*COLUMNS.items(), *dict.fromkeys(outcomes, pa.float64()).items()):
         if table.column_names.count(name) != 1:
-            yield f"{table.column_names.count(name)} columns '{name}', not one"
+            yield f"{counted(table.column_names.count(name), 'column')} '{name}', not one"
         if table.schema.field(name).type != kind:
             yield f"'{name}' holds {table.schema.field(name).type}, not {kind}"
         if table[name].null_count and name in COLUMNS and name != POSITIVE_SCORE:
-            yield f"'{name}' is empty in {table[name].null_count} rows"
+            yield f"'{name}' is empty in {counted(table[name].null_count, 'row')}"
         if name in ("images", "texts", "scores") and pc.list_flatten(table[name]).null_count:
             yield f"'{name}' holds empty entries"
         if name == "scores" and pc.any(pc.is_nan(pc.list_flatten(table[name]))).as_py():
@@ -361,7 +364,8 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
                 yield f"'{name}' holds values outside of 0 to 1"
     named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
     if named != table.num_rows:
-        yield f"{table.num_rows} rows of {named} items: some are there twice"
+        items = counted(named, "item")
+        yield f"{counted(table.num_rows, 'row')} of {items}: some are there twice"
     images, texts, scores = (
         pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
     )
@@ -394,7 +398,8 @@ def _differences(table: pa.Table, metrics: Sequence[str], results: Results) -> I
         for metric in metrics:
             score, n = scores.get(metric), row[f"used.{metric}_count"]
             if n != (score.n if score else 0):
-                yield f"{n} items of '{subtask}' have the metric {metric}, not as scored"
+                with_metric = f"{counted(n, 'item')} of '{subtask}' with the metric {metric}"
+                yield f"{with_metric}, not as scored"
             if score and score.n == largest and score.photos != row["cluster_count_distinct"]:
                 yield f"the photos of '{subtask}' are others than those scored"
             mean = row[f"used.{metric}_mean"]

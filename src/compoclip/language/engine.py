@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable, require
 from compoclip.files import reason
 
@@ -230,7 +231,7 @@ class ChatServer:
                 continue  # a reply that is no chat completion
             self._answered = True
             return answer
-        raise AskError(f"no reply is a chat completion ({self._retries + 1} tries)")
+        raise AskError(f"no reply is a chat completion ({counted(self._retries + 1, 'try')})")
 
     def _objection(self, error: Any) -> Exception:
         """The exception for a reply whose status is not 200."""

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from compoclip.console import counted
 from compoclip.evaluation.grounded import MEAN
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -442,7 +443,7 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
         curves = {run.name: run.curves[quantity] for run in runs if quantity in run.curves}
         said = "; ".join(
             f"{name} from {curve.smooth[0]:.4g} to {curve.smooth[-1]:.4g} "
-            f"in {curve.steps[-1]} steps"
+            f"in {counted(curve.steps[-1], 'step')}"
             for name, curve in curves.items()
         )
         chance = next(iter(curves.values())).chance

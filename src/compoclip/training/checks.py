@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from compoclip.console import counted
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Source
 from compoclip.data.usable import few_samples
@@ -102,8 +103,9 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
     sampled = [every.draw(sample, epoch)[0] for sample in samples]
     count = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in sampled)
     if count < _LEAST_NEGATIVES * len(samples):
+        tried = counted(len(samples), "caption")
         raise CompoclipError(
-            f"{method.name} finds negatives for only {count} of {len(samples)} captions that were "
+            f"{method.name} finds negatives for only {count} of {tried} that were "
             f"tried; one of them is {samples[0].captions[0]!r:.60}. Rewrites read English. "
             "--set allow_no_negatives=true trains without negatives"
         )
@@ -131,12 +133,14 @@ def notes(method: Method, source: Source, total: int, masks_duplicates: bool = T
     optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
         lines.append(
-            f"  the warm-up ({optim.warmup} steps) is not shorter than the run ({total}): --lr is "
-            f"never reached; lower --warmup, for example to {max(1, total // 10)}"
+            f"  the warm-up ({counted(optim.warmup, 'step')}) is not shorter than the run "
+            f"({total}): --lr is never reached; lower --warmup, for example to "
+            f"{max(1, total // 10)}"
         )
     elif steps < optim.warmup < 1_000_000:
         lines.append(
-            f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"
+            f"  warm-up: {steps} of {counted(total, 'step')}, not {optim.warmup} "
+            "(--warmup N sets it)"
         )
     return lines
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity
@@ -114,7 +114,7 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
         trunk, blocks = word.endswith("-trunk"), max((p.blocks for p in tower.values()), default=0)
         number = int(count.rstrip("-") or 0)
         if number > blocks:
-            raise UsageError(f"--freeze {word}: the {part} tower has {blocks} blocks")
+            raise UsageError(f"--freeze {word}: the {part} tower has {counted(blocks, 'block')}")
         if trunk and not any(place.projection for place in tower.values()):
             raise UsageError(
                 f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze "

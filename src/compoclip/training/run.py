@@ -323,7 +323,7 @@ class _Run:
         self.left_out = {reason: n for reason, n in source.left_out.items() if n}
         note(
             f"{method.name}: {counted(len(source), 'sample')}{left_out_listed(self.left_out)}, "
-            f"{counted(self.total, 'step')} of {method.optim.batch_size} images"
+            f"{counted(self.total, 'step')} of {counted(method.optim.batch_size, 'image')}"
         )
         readers = counted(workers, "worker") if workers else "this process"
         place = f"{settings.device} in {settings.precision}"

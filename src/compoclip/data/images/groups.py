@@ -64,7 +64,8 @@ class Groups(ImagePlan):
         if batch_size % (slots * world):
             raise UsageError(
                 f"--batch-size {batch_size}: must be a multiple of {slots * world}, "
-                f"{self.variations} variations and {self.pairs} pairs per group"
+                f"{counted(self.variations, 'variation')} and {counted(self.pairs, 'pair')} "
+                "per group"
             )
         scores = list(source.column("score"))
         members: dict[str, list[int]] = {}  # the variations that are good enough
@@ -86,8 +87,8 @@ class Groups(ImagePlan):
         per_step = batch_size // slots  # groups in a step
         if len(groups) < per_step:
             raise UsageError(
-                f"{source_name}: {len(groups)} usable groups, and a batch takes {per_step}; lower "
-                "--batch-size or supply more"
+                f"{source_name}: {counted(len(groups), 'usable group')}, and a batch takes "
+                f"{per_step}; lower --batch-size or supply more"
             )
         steps = len(pairs) // (per_step * self.pairs) if self.pairs else len(groups) // per_step
         return steps, partial(self._order, groups, pairs, scores, seed, steps * per_step, per_step)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from compoclip.console import note, track
+from compoclip.console import counted, note, track
 from compoclip.data.decode import decode
 from compoclip.data.options import DataOptions
 from compoclip.data.sources import Source
@@ -81,7 +81,8 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     numbers, copies = hash_numbers(source, seed)
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
     rows = np.flatnonzero(parts == split)
-    title = f"split {split}: {len(rows):,} of {len(source):,} photos, by a hash of the photo"
+    photos = f"{len(rows):,} of {counted(len(source), 'photo')}"
+    title = f"split {split}: {photos}, by a hash of the photo"
     if copies:
         title += f" ({copies:,} re-encoded or scaled copies go with their original)"
     if not len(rows):
@@ -100,7 +101,8 @@ def share_of(source: Source, fraction: float) -> Source:
     if fraction == 1:
         return source
     number = round(fraction * len(source))
-    title = f"{source.describe()}, {number:,} of {len(source):,} samples by a hash of the id"
+    samples = f"{number:,} of {counted(len(source), 'sample')}"
+    title = f"{source.describe()}, {samples} by a hash of the id"
     if not number:
         raise UsageError(f"{title}; raise --fraction {fraction:g}")
     hashes = np.array([_digest(str(id).encode()) for id in source.column("id")], np.uint64)

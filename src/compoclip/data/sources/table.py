@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compoclip.console import counted
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     NO_CAPTION,
@@ -195,7 +196,8 @@ class RowBuilder:
         """Return the finished source. Raises CompoclipError when no sample is left."""
         table = self.table()
         if self.needs.startswith("captions") and table.num_rows < self._usable:
-            description += f", {table.num_rows:,} photos from {self._usable:,} rows"
+            photos = counted(table.num_rows, "photo")
+            description += f", {photos} from {counted(self._usable, 'row')}"
         folder = {"images folder": str(self.root.absolute())}
         counts = self.left_out, self.lost
         return finish(table, self.places, description, *counts, self.needs, folder, self.origin)

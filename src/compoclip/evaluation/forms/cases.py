@@ -20,6 +20,7 @@ import numpy as np
 
 from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
 from compoclip.config import package_yaml
+from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
@@ -143,8 +144,9 @@ class CaseForm(ItemForm[Cases]):
         good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
         if not good:
             raise CompoclipError(
-                f"item '{case.id}' of sub-task '{case.subtask}': {images} images, {texts} texts "
-                f"and truth {case.truth} are no {case.form} item; check the annotation file"
+                f"item '{case.id}' of sub-task '{case.subtask}': {counted(images, 'image')}, "
+                f"{counted(texts, 'text')} and truth {case.truth} are no {case.form} item; check "
+                "the annotation file"
             )
         return self.answers or max(images, texts)
 
@@ -339,8 +341,8 @@ class BinaryForm(CaseForm):
             if not kinds.any() or kinds.all():
                 of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
                 raise CompoclipError(
-                    f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
-                    "false ones; get their images and the whole annotation file"
+                    f"sub-task '{name}': among the {counted(len(kinds), 'item')}{of} there must be "
+                    "true and false ones; get their images and the whole annotation file"
                 )
         thresholds = {
             part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])

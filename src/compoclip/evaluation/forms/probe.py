@@ -132,8 +132,8 @@ class ProbeForm(ItemForm[Probe]):
         shared = len(measured.intersection(features.image_index(fitted).tolist()))
         also = f"; {counted(shared, 'photo')} of them are measured, too" if shared else ""
         note(
-            f"{benchmark.name}: C = {strength:.3g}, chosen on {len(held_out):,} photos; fitted to "
-            f"{len(both):,} photos{also}"
+            f"{benchmark.name}: C = {strength:.3g}, chosen on {counted(len(held_out), 'photo')}; "
+            f"fitted to {counted(len(both), 'photo')}{also}"
         )
         weights = fit(both, both_labels, classes, strength).astype(np.float32)
         ranks = rank(_with_ones(images).astype(np.float32), weights, [[k] for k in labels])

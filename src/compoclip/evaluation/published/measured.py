@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, abridged
 from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
@@ -224,7 +225,7 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
             columns = [c.label for c in table.columns if row.marks.get(c.id) == remark]
             remarks.append(f"{row.name}: {', '.join(columns)} {remark}")
     for model in measured:
-        covered = f"{model.name}: {model.covered} of {len(table.columns)} columns"
+        covered = f"{model.name}: {model.covered} of {counted(len(table.columns), 'column')}"
         if model.missing:
             lacking = list(dict.fromkeys(n for names in model.missing.values() for n in names))
             covered += f"; not or not wholly measured: {abridged(lacking, 6)}"
