@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pytest
 
@@ -29,9 +29,11 @@ from compoclip.config import (
 from compoclip.data.options import DataOptions
 from compoclip.data.places import mixture_of
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.methods.optim import Optim
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.programs.request import TrainRequest, known_options
+from compoclip.training.settings import OptimOptions
 from compoclip.typed import at_home, convert
 from method_data import arguments
 from train_helpers import weight_hashes
@@ -521,3 +523,9 @@ def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
     # A model in memory has no name that a file could hold.
     compoclip.train(compoclip.load(base), "clip-ft", data, out=tmp_path / "c", **few)
     assert not (tmp_path / "c" / CONFIG).exists()
+
+
+def test_a_run_has_every_setting_of_the_optimiser_as_an_option() -> None:
+    hints = get_type_hints(Optim)
+    assert [field.name for field in fields(OptimOptions)] == [field.name for field in fields(Optim)]
+    assert get_type_hints(OptimOptions) == {name: kind | None for name, kind in hints.items()}

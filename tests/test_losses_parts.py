@@ -131,6 +131,13 @@ def test_an_impossible_calibration_is_refused(gamma: float, beta: float) -> None
         selective_calibrated_loss(torch.ones(1, 2), torch.ones(1, 2).bool(), gamma, beta)
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_an_impossible_share_is_refused(share: float) -> None:
+    layout = layout_of(CASES["ragged"])
+    with pytest.raises(ValueError, match="positive_share must be"):
+        global_hn_loss(features_for(layout), layout, positive_share=share)
+
+
 @pytest.mark.parametrize("attention", ["minmax", "minmax_sparse"])
 def test_nearly_constant_row_is_uniform(attention: Attention) -> None:
     sim = torch.tensor([1.0, 1.0 + 5e-7, 1.0, 1.0], dtype=torch.float64)

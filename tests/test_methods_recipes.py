@@ -174,18 +174,24 @@ def test_stand_ins_are_rewrites_of_the_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("name", "option", "message"),
     [
-        ({"gamma": -1.0}, "gamma must be"),
-        ({"beta": 1.5}, "beta in"),
-        ({"beta": math.nan}, "beta in"),
-        ({"global_weight": -0.5}, "weight .* must be"),
-        ({"local_weight": math.nan}, "weight .* must be"),
+        ("fsc-clip", {"gamma": -1.0}, "gamma must be >= 0 and beta in .* not -1.0 and 0.02"),
+        ("fsc-clip", {"beta": 1.5}, "beta in"),
+        ("fsc-clip", {"beta": math.nan}, "beta in"),
+        ("fsc-clip", {"gamma": math.inf}, "gamma must be"),
+        ("fsc-clip", {"global_weight": -0.5}, "weight .* must be"),
+        ("fsc-clip", {"local_weight": math.nan}, "weight .* must be"),
+        ("compo", {"gamma": -1.0}, "gamma must be >= 0 and beta in .* not -1.0 and 0.1"),
+        ("compo", {"gamma": math.nan}, "gamma must be"),
+        ("compo", {"beta": -0.1}, "beta in"),
+        ("compo", {"positive_share": 1.1}, "positive_share must be in .* not 1.1"),
+        ("compo", {"positive_share": math.nan}, "positive_share must be"),
     ],
 )
-def test_fsc_clip_refuses_impossible_values(option: dict[str, float], message: str) -> None:
+def test_impossible_values_are_refused(name: str, option: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load_recipe("fsc-clip")(**option)
+        load_recipe(name)(**option)
 
 
 OPTIM = Optim(lr=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,6 +18,19 @@ from compoclip.losses.rows import (
     having,
     missing,
 )
+
+
+def require_calibration(
+    gamma: float,
+    beta: float,
+    positive_share: float = 0.0,
+    error: type[Exception] = ValueError,
+) -> None:
+    """Raise `error` for settings of `global_hn_loss` that are outside of their range."""
+    if not (0 <= gamma < math.inf and 0 <= beta <= 1):
+        raise error(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
+    if not 0 <= positive_share <= 1:
+        raise error(f"positive_share must be in [0, 1], not {positive_share}")
 
 
 def selective_calibrated_rows(
@@ -61,8 +75,7 @@ def selective_calibrated_rows(
     focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
     equation 4.
     """
-    if not (gamma >= 0 and 0 <= beta <= 1):
-        raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
+    require_calibration(gamma, beta)
     z = at_least_float32(logits)
     counted = valid[:, 0] & valid[:, 1:].any(1)
     valid = valid & counted[:, None]
@@ -123,6 +136,7 @@ def global_hn_loss(
 
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
     """
+    require_calibration(gamma, beta, positive_share)
     rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
     logits, shares = rows.spread(scores(f, rows)), None
     phantoms = layout.indices(missing, tuple(kinds))[0] if missing_hn == "zero" else None

@@ -8,6 +8,7 @@ from functools import partial
 from compoclip.data.caption_plan import OneOf
 from compoclip.errors import UsageError
 from compoclip.losses import denial_loss, feature_distillation, global_hn_loss, negclip_loss
+from compoclip.losses.hard_negative import require_calibration
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import (
     NEGATIVES,
@@ -64,11 +65,7 @@ def compo(
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
         shuffle: Whether captions with shuffled words are among the negatives.
     """
-    if not (gamma >= 0 and 0 <= beta <= 1 and 0 <= positive_share <= 1):
-        raise UsageError(
-            f"gamma must be >= 0, beta and positive_share in [0, 1], not {gamma}, {beta} and "
-            f"{positive_share}"
-        )
+    require_calibration(gamma, beta, positive_share, UsageError)
     plan = CaptionPlan(
         rewrites=(
             "negclip",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from compoclip.errors import UsageError
 from compoclip.losses import global_hn_loss, local_hn_loss
+from compoclip.losses.hard_negative import require_calibration
 from compoclip.losses.local import Attention
 from compoclip.losses.rows import MissingHN, Reduction
 from compoclip.methods.base import CLIP, NEGATIVES, CaptionPlan, Lora, LossTerm, Method, Optim
@@ -47,8 +48,7 @@ def fsc_clip(
         missing_hn: Treatment of missing negatives. mask: left out. zero: a logit of 0, as in the
             released code; for comparison only.
     """
-    if not (gamma >= 0 and 0 <= beta <= 1):
-        raise UsageError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
+    require_calibration(gamma, beta, error=UsageError)
     calibration: Any = {"gamma": gamma, "beta": beta, "reduction": hn_reduction}
     calibration |= {"missing_hn": missing_hn, "kinds": PLAN.kinds}
     global_hn = partial(global_hn_loss, **calibration)
