@@ -21,9 +21,11 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.groups import chance_flags
 from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import percentile_interval, wilson
+from compoclip.evaluation.tables import results_table
 from evaluation_helpers import FakeEncoder, all_forms, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)
@@ -150,6 +152,8 @@ def test_ties_are_counted_with_strict_and_fractional_values(tmp_path, policy, va
     score = result.scores["s"]["accuracy"]
     assert (score.value, score.ties, score.strict, score.fractional) == (value, 2, 0, 0.5)
     assert result.tie_policy["s"] == policy
+    assert set(chance_flags(result).values()) == {"all items tie"}
+    assert [row[-1] for row in results_table(result).rows[:1]] == ["all items tie"]
 
 
 def test_partial_data_is_refused_then_flagged(tmp_path):

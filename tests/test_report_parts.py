@@ -27,7 +27,7 @@ from compoclip.evaluation.groups import (
     chance_flags,
     group_scores,
 )
-from compoclip.evaluation.results import load_items, load_results, save_results
+from compoclip.evaluation.results import Score, load_items, load_results, save_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, wilson
 from compoclip.evaluation.tables import remarks
@@ -96,7 +96,10 @@ def test_direction_knows_what_is_good():
     ],
 )
 def test_standing_against_chance(verdict, p, said):
-    assert chance_flag(difference(verdict=verdict, p=p)) == said
+    score = Score("accuracy", 0.0, 30, 30, 0.0, 0.1, "wilson", 0.5, 30, ties=29)
+    assert chance_flag(difference(verdict=verdict, p=p), score) == said
+    score = replace(score, ties=30)
+    assert chance_flag(difference(verdict=verdict, p=p), score) == "all items tie"
 
 
 def test_flags_are_decided_by_the_test_and_not_by_the_interval(study):
@@ -105,7 +108,9 @@ def test_flags_are_decided_by_the_test_and_not_by_the_interval(study):
         flags = chance_flags(results)
         parts = {key: (ScorePart(benchmark, *key),) for key in flags if key[0]}
         decided = against_chance([results], parts)
-        assert {key: chance_flag(d) for key, d in decided.items()}.items() <= flags.items()
+        scores = results.scores
+        expected = {key: chance_flag(d, scores[key[0]][key[1]]) for key, d in decided.items()}
+        assert expected.items() <= flags.items()
         assert not {metric for _, metric in flags} & {"brittleness", "positive_score"}
 
 

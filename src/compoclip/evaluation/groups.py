@@ -184,11 +184,15 @@ Flags = Mapping[tuple[str, str], str]
 """(sub-task, metric), or ("", rule) -> where the score stands to chance, as of `chance_flag`."""
 
 
-def chance_flag(difference: Difference) -> str:
+def chance_flag(difference: Difference, score: Score) -> str:
     """Return "at chance", "below chance" or "too few photos: 7"; "" for a score above chance.
 
-    difference: to guessing, corrected in its family (`against_chance`).
+    Where all items tie, the rule for ties alone makes the score, and the flag says that.
+
+    difference: of the score to guessing, corrected in its family (`against_chance`).
     """
+    if score.ties == score.n:
+        return "all items tie"
     if difference.p is None:
         return difference.verdict
     return {"higher": "", "lower": "below chance"}.get(difference.verdict, "at chance")
@@ -208,7 +212,12 @@ def chance_flags(results: Results) -> Flags:
     ]
     pairs = {name: Pair.with_guessing(results)}
     compared = [family(pairs, groups, Bootstrap(resamples=0)) for groups in families]
-    return {key: chance_flag(d) for differences in compared for key, d in differences.items()}
+    scores = {"": results.aggregates, **results.scores}
+    return {
+        (part, metric): chance_flag(difference, scores[part][metric])
+        for differences in compared
+        for (part, metric), difference in differences.items()
+    }
 
 
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:

@@ -175,18 +175,20 @@ def read_study(
 
     def table(groups: Groups) -> GroupedScores:
         scores = bound_scores(references, first, groups, bootstrap)
+        of_models = {m: group_scores(shared[m], groups, bootstrap) for m in models}
         changes = [group_differences(first, shared[m], groups, bootstrap) for m in models[1:]]
         return GroupedScores(
             groups=groups,
-            scores={m: group_scores(shared[m], groups, bootstrap) for m in models},
+            scores=of_models,
             differences={
                 m: {d.name: d for d in of} for m, of in zip(models[1:], together(changes))
             },
             bounds=scores,
             reached=giveaways(scores, references, groups),
             flags={
-                m: {name: chance_flag(d) for name, d in against_chance(shared[m], groups).items()}
-                for m in models
+                m: {name: chance_flag(d, scores_of[name]) for name, d in differences.items()}
+                for m, scores_of in of_models.items()
+                for differences in [against_chance(shared[m], groups)]
             },
         )
 
