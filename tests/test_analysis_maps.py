@@ -349,6 +349,8 @@ def test_the_command(tmp_path, capsys) -> None:
     for each in pictures:
         with Image.open(each["picture"]) as picture:
             assert picture.size == (64, 64)
+    assert main([*drawn[:-1], "red", "--out", str(out)]) == 0
+    assert f"{out}: also holds bundled/01-" in capsys.readouterr().err
     for wrong, said in (
         (["world", "pointing"], "give MODEL: As for evaluate; such as compoclip world pointing"),
         (["maps", *drawn[2:], "--out", str(out)], "give MODEL: Models, written as"),

@@ -101,10 +101,13 @@ def test_a_sweep_encodes_each_tower_once_and_writes_the_picked_model(
     command = ["wise-ft", *saved, "--sweep", "--steps=2", "--scope", "all", "image", "text"]
     command += ["--on", *ON, f"--data={data}", f"--out={out}", "--resamples=50"]
     command += ["--keep=zero-shot", "--max-loss=100"]
+    (out / "results" / "all-0.3").mkdir(parents=True)
     assert main(command) == 0
     # three states of each tower: base, half, tuned; seven models
     assert seen == {"images": 3 * 12, "texts": 3 * (2 * 28 + len(zero_shot_texts(data)))}
-    assert f"{COMPOSITION}: mean of sugarcrepe@mini" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert f"{COMPOSITION}: mean of sugarcrepe@mini" in printed.out
+    assert f"{out / 'results'}: also holds all-0.3, not written now" in printed.err
     for ending in ("png", "svg"):
         assert (out / f"trajectory.{ending}").stat().st_size > 1000
     record = json.loads((out / "sweep.json").read_text())

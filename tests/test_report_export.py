@@ -38,6 +38,18 @@ def csv_rows(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
+def test_tables_that_are_not_written_again_are_named(study, tmp_path, capsys):
+    for name in ("compare-gone.md", "levels-old.csv", "notes.txt"):
+        (tmp_path / name).write_text("of an earlier report")
+    write_tables(study, tmp_path)
+    said = f"{tmp_path}: also holds compare-gone.md, levels-old.csv, not written now"
+    assert said in capsys.readouterr().err
+    for name in ("compare-gone.md", "levels-old.csv"):
+        (tmp_path / name).unlink()
+    write_tables(study, tmp_path)
+    assert not capsys.readouterr().err
+
+
 def test_tables_in_every_layout(study, tmp_path):
     paths = write_tables(study, tmp_path)
     names = {path.stem for path in paths}

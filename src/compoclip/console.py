@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
@@ -28,6 +29,15 @@ def note(message: str) -> None:
 
 note_once = lru_cache(maxsize=64)(note)
 """Print a line as `note` does, unless this process has printed it before."""
+
+
+def note_others(folder: Path, patterns: Iterable[str], written: Iterable[Path]) -> None:
+    """Say which files of a folder match patterns and are not among those written now."""
+    matches = {path for pattern in patterns for path in folder.glob(pattern)}
+    names = sorted(str(path.relative_to(folder)) for path in matches.difference(written))
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        note(f"{folder}: also holds {', '.join(names[:5])}{more}, not written now; remove old ones")
 
 
 def require_terminal() -> None:

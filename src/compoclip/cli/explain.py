@@ -138,9 +138,10 @@ def _sweep(options: WiseFtOptions) -> Outcome:
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
     settings, device = options.measuring.settings(options.out / ".features")
-    measured = mixes.sweep(
-        pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
-    )
+    place = options.out / "results"
+    measured = mixes.sweep(pair, options.scope, alphas, benchmarks, place, settings, device)
+    mixed = [place / point.mix.name for line in measured.lines.values() for point in line]
+    console.note_others(place, ["*-*"], mixed)
     rule = mixes.Rule(options.keep, options.max_loss) if options.keep else None
     chosen = mixes.choose(measured, rule) if rule else None
     record = {"base": options.base, "tuned": options.tuned, **mixes.sweep_record(measured)}
@@ -401,6 +402,8 @@ def maps_main(options: MapsOptions) -> Outcome:
             rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
+    pictures = [Path(record["picture"]) for record in records]
+    console.note_others(options.out, ["*/[0-9][0-9]*-*.png"], pictures)
     return records, Table(rows, ["model", "word", "cosine", "picture"], left=2)
 
 

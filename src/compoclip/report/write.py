@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
-from compoclip.console import counted, note, worded
+from compoclip.console import counted, note, note_others, worded
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -83,7 +83,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         study: the results.
         folder: where the files go.
 
-    Returns the paths written.
+    Returns the paths written. Other tables in the folder, of models that are gone, are named.
     """
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
@@ -120,6 +120,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         for layout, suffix in LAYOUTS.items():
             written.append(folder / f"{stem}.{suffix}")
             write_text(written[-1], printed(layout) + "\n")
+    note_others(folder, [f"*.{suffix}" for suffix in LAYOUTS.values()], written)
     return tuple(written)
 
 
