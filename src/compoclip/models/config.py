@@ -135,20 +135,13 @@ def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]
 def known_settings(
     data: Mapping[str, Any], key: str, names: Iterable[str], source: object
 ) -> dict[str, Any]:
-    """Return the object under `key`. Raises CompoclipError for a setting that has another name."""
-    settings = section(data, key, source)
-    require_known(settings, names, source, f' under "{key}"')
+    """Return the object under `key`, "" for `data` itself. Raises CompoclipError for a setting
+    that has another name."""
+    settings = section(data, key, source) if key else dict(data)
+    if unknown := settings.keys() - {*names}:
+        name = f"'{min(unknown)}'" + (f' under "{key}"' if key else "")
+        raise CompoclipError(f"{source}: unknown setting {name}; restore the original file")
     return settings
-
-
-def require_known(
-    data: Mapping[str, Any], names: Iterable[str], source: object, place: str = ""
-) -> None:
-    """Raise CompoclipError for an entry of an object that has another name."""
-    if unknown := data.keys() - {*names}:
-        raise CompoclipError(
-            f"{source}: unknown setting '{min(unknown)}'{place}; restore the original file"
-        )
 
 
 def require_hub_name(name: object, key: str) -> None:
@@ -276,13 +269,12 @@ class ModelIdentity:
             raise CompoclipError(f"{models}: {'; '.join(differences)}; {remedy}")
 
 
-_RECORDED = ("compoclip", "identity", "provenance", "onnx_difference")
+_RECORDED = ("compoclip", "identity", "provenance", "onnx_difference")  # the last by `onnx`
 
 
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
     """Return the identity and the provenance in a `compoclip.json`. Raises CompoclipError."""
-    data = read_object(record)
-    require_known(data, _RECORDED, record)
+    data = known_settings(read_object(record), "", _RECORDED, record)
     if not isinstance(data.get("identity"), dict):
         raise CompoclipError(
             f"{record}: has no identity; delete the file or re-save the checkpoint"

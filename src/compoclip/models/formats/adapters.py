@@ -44,7 +44,6 @@ from compoclip.models.config import (
     ModelIdentity,
     known_settings,
     read_object,
-    require_known,
     section,
     sound,
     write_json,
@@ -210,9 +209,9 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
     path = folder / RECORD
     data = read_object(path)
     with sound(path):
-        require_known(data, ("compoclip", "base", "lora", "adapted", "provenance"), path)
+        known_settings(data, "", ("compoclip", "base", "lora", "adapted", "provenance"), path)
         base, names = data["base"], [field.name for field in fields(Lora)]
-        require_known(base, ("model", "identity"), path, ' under "base"')
+        known_settings(data, "base", ("model", "identity"), path)
         settings = known_settings(data, "lora", names, path)
         lora = Lora(**{name: settings[name] for name in names})
         identity = ModelIdentity.from_json(base["identity"], path)
