@@ -402,7 +402,7 @@ def maps_main(options: MapsOptions) -> Outcome:
             rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
-    pictures = [Path(record["picture"]) for record in records]
+    pictures = [Path(row[-1]) for row in rows]
     console.note_others(options.out, ["*/[0-9][0-9]*-*.png"], pictures)
     return records, Table(rows, ["model", "word", "cosine", "picture"], left=2)
 
