@@ -212,7 +212,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, new: bool)
         (b"\x80\x04nonsense", "is not plain data"),
         ([1], "must be an object, found"),
         ({"image_paths": []}, "no key 'annotations'"),
-        (cc_neg(image_paths=["a"]), "1 image paths and 3 annotations"),
+        (cc_neg(image_paths=["a"]), "1 image path and 3 annotations"),
         (cc_neg(annotations=[{}, {}, {}]), "row 0: no key 'json'"),
         (cc_neg(image_paths=["a", 3, "b"]), "row 1: image path must be a text"),
         (cc_neg(0), "no rows"),

@@ -156,7 +156,7 @@ def test_files_that_may_lack_are_no_problem(tmp_path: Path) -> None:
         write_photo(folder / name)
     found = check("zero_shot:mnist", tmp_path)
     assert found.files == ()
-    assert found.problems == ("zero_shot: 2 of 10000 items",)
+    assert found.problems == ("zero_shot: 2 of 10,000 items",)
     (folder / "labels.txt").write_text("".join(f"{k}\n" for k in range(10)), encoding="utf-8")
     (state,) = check("zero_shot:mnist", tmp_path).files
     assert (state.path, state.state) == ("elevater/mnist/labels.txt", "present")

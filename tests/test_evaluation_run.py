@@ -143,14 +143,14 @@ def test_every_form_gets_all_its_metrics_and_chance(tmp_path):
 
 @pytest.mark.parametrize(("policy", "value"), [(TiePolicy.STRICT, 0), (TiePolicy.FIRST, 1)])
 def test_ties_are_counted_with_strict_and_fractional_values(tmp_path, policy, value):
-    refs = photos(tmp_path / "p", ["a", "b"])
+    refs = photos(tmp_path / "p", list("abcdefghij"))
     cases = tuple(
         Case(name, Form.CHOOSE_TEXT, (photo,), ("same words", "SAME words"), "s")
         for name, photo in refs.items()
     )
     result = run(tmp_path, Benchmark("tie", cases, "d", ties={"s": policy}))
     score = result.scores["s"]["accuracy"]
-    assert (score.value, score.ties, score.strict, score.fractional) == (value, 2, 0, 0.5)
+    assert (score.value, score.ties, score.strict, score.fractional) == (value, 10, 0, 0.5)
     assert result.tie_policy["s"] == policy
     assert set(chance_flags(result).values()) == {"all items tie"}
     assert [row[-1] for row in results_table(result).rows[:1]] == ["all items tie"]

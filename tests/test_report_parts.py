@@ -99,7 +99,8 @@ def test_standing_against_chance(verdict, p, said):
     score = Score("accuracy", 0.0, 30, 30, 0.0, 0.1, "wilson", 0.5, 30, ties=29)
     assert chance_flag(difference(verdict=verdict, p=p), score) == said
     score = replace(score, ties=30)
-    assert chance_flag(difference(verdict=verdict, p=p), score) == "all items tie"
+    tied = said if p is None else "all items tie"
+    assert chance_flag(difference(verdict=verdict, p=p), score) == tied
 
 
 def test_flags_are_decided_by_the_test_and_not_by_the_interval(study):

@@ -113,7 +113,7 @@ def check(
             items[part] = Count(count, benchmark.expected.get(part, count))
     for part, number in items.items():
         if number.here < number.expected:
-            problems.append(f"{part}: {number.here} of {counted(number.expected, 'item')}")
+            problems.append(f"{part}: {number.here:,} of {counted(number.expected, 'item')}")
         if number.here > number.expected:
             hint = f"the official files hold {number.expected}; is a file there twice?"
             problems.append(f"{part}: {counted(number.here, 'item')}, {hint}")

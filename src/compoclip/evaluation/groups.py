@@ -191,10 +191,10 @@ def chance_flag(difference: Difference, score: Score) -> str:
 
     difference: of the score to guessing, corrected in its family (`against_chance`).
     """
-    if score.ties == score.n:
-        return "all items tie"
     if difference.p is None:
         return difference.verdict
+    if score.ties == score.n:
+        return "all items tie"
     return {"higher": "", "lower": "below chance"}.get(difference.verdict, "at chance")
 
 
