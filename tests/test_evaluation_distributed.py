@@ -50,7 +50,7 @@ def test_damaged_images_are_counted_over_all_processes(tmp_path: Path) -> None:
     for bad, left in two:
         assert bad == {*names}
         assert left.isdisjoint(names)
-    assert all("more than 1 damaged images" in error for error in one)
+    assert all("more than 1 damaged image;" in error for error in one)
     assert none[0] == none[1]
     assert names[0] in none[0]
 

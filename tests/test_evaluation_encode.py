@@ -79,7 +79,7 @@ def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):
     encoder.broken = {"photo1_t1.jpg", "photo4_t4.jpg"}
     with pytest.raises(CompoclipError, match=r"photo1_t1\.jpg: damaged image.*--max-bad"):
         encode_contents(encoder, [content])
-    with pytest.raises(CompoclipError, match=r"more than 1 damaged images; the next is .*photo4"):
+    with pytest.raises(CompoclipError, match=r"more than 1 damaged image; the next is .*photo4"):
         encode_contents(encoder, [content], EncodeOptions(max_bad=1))
     features = encode_contents(encoder, [content], EncodeOptions(max_bad=2, batch_size=4))
     assert {ref.path.name for ref in features.bad} == encoder.broken

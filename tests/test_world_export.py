@@ -293,7 +293,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     for config, items, benchmark, builders, message in (
         (CONFIG, 2, "aro", {"aro": build}, "No space left"),
         (TINY, 40, "retrieval", BUILDERS, "only 33 of 40 images have 5 captions of their own"),
-        (TINY, 4, "confusable", BUILDERS, "only 0 of 1 groups of neighbours came up"),
+        (TINY, 4, "confusable", BUILDERS, "only 0 of 1 group of neighbours came up"),
         (TINY, 4, "winoground", BUILDERS, "no pair of skill 'inside' fits split 'test'"),
     ):
         with pytest.raises(CompoclipError, match=message) as caught:

@@ -21,10 +21,7 @@ from compoclip.losses.rows import (
 
 
 def require_calibration(
-    gamma: float,
-    beta: float,
-    positive_share: float = 0.0,
-    error: type[Exception] = ValueError,
+    gamma: float, beta: float, positive_share: float = 0.0, error: type[Exception] = ValueError
 ) -> None:
     """Raise `error` for settings of `global_hn_loss` that are outside of their range."""
     if not (0 <= gamma < math.inf and 0 <= beta <= 1):

@@ -416,8 +416,8 @@ def _pointing_text(
         texts.append(Table(rows, [f"minus {first}", "words", *MEASURES], left=2))
     texts.append(
         "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
-        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
-        "map that is even over the image"
+        + f"\npercent with 95 % intervals, {counted(options.scenes, 'scene')}, seed "
+        f"{options.seed}; chance: a map that is even over the image"
     )
     return texts
 

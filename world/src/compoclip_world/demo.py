@@ -213,9 +213,9 @@ def _announce(options: DemoOptions) -> None:
         seconds.append(time.perf_counter() - started)
     expected = sum(_stages(options).values()) * statistics.median(seconds) / _PRODUCT
     console.note(
-        f"draws {options.scenes:,} scenes, trains {console.counted(len(options.methods), 'model')} "
-        f"and measures them, in about {console.duration(expected)} if this machine stays as busy "
-        "as it is now"
+        f"draws {console.counted(options.scenes, 'scene')}, trains "
+        f"{console.counted(len(options.methods), 'model')} and measures them, in about "
+        f"{console.duration(expected)} if this machine stays as busy as it is now"
     )
 
 
@@ -532,6 +532,7 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
 def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
     from compoclip.report.write import write_report
 
+    methods = console.counted(len(options.methods), "method")
     return write_report(
         [options.out / "results"],
         options.out / "report.html",
@@ -540,5 +541,5 @@ def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
         base=BASE,
         maps=models,
         tables=options.out / "tables",
-        title=f"compoclip demo: {len(options.methods)} methods on the bundled world",
+        title=f"compoclip demo: {methods} on the bundled world",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.export.retrieval import false_of
@@ -35,8 +36,8 @@ def build(spec: SuiteSpec) -> list[Part]:
             break
     else:
         raise CompoclipError(
-            f"world: only {len(gallery) // 4} of {groups} groups of neighbours came up; "
-            "ask for fewer items or allow more kinds and colours"
+            f"world: only {len(gallery) // 4} of {counted(groups, 'group')} of neighbours "
+            "came up; ask for fewer items or allow more kinds and colours"
         )
     names = [f"{index // 4:05d}_{'abcd'[index % 4]}.png" for index in range(len(gallery))]
     rows = [{"image": name, "caption": [text]} for name, (text, _) in zip(names, gallery)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.sampling import generator, scene_for
 from compoclip_world.scene import Scene, WorldConfig
@@ -41,7 +42,7 @@ class SuiteSpec:
                 "holds training scenes"
             )
         if self.items < 2:
-            raise UsageError(f"world: {self.items} items per sub-task; give at least 2")
+            raise UsageError(f"world: {counted(self.items, 'item')} per sub-task; give at least 2")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,6 @@ def collect(
         if len(items) == count:
             return items
     raise CompoclipError(
-        f"world: only {len(items)} of {count} items of {task} exist in the first scenes; "
-        "ask for fewer items or allow more kinds, colours and objects"
+        f"world: only {len(items)} of {counted(count, 'item')} of {task} exist in the first "
+        "scenes; ask for fewer items or allow more kinds, colours and objects"
     )
