@@ -75,6 +75,11 @@ def _products(vectors: Matrix, queries: Matrix) -> Matrix:
     return products
 
 
+def _at_once(queries: int) -> int:
+    """The number of vectors whose scores are in memory at once."""
+    return max(1024, min(_BLOCK, _SCORES // queries))
+
+
 def _highest(
     scores_of: Callable[[slice], Matrix], vectors: int, queries: int, top: int
 ) -> tuple[Rows, Matrix]:
@@ -83,8 +88,7 @@ def _highest(
     scores_of: returns the (Q, B) scores of a block of B of the N vectors.
     """
     rows, scores = np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.float32)
-    at_once = max(1024, min(_BLOCK, _SCORES // queries))  # vectors whose scores are in memory
-    for block in _slices(0, vectors, at_once):
+    for block in _slices(0, vectors, _at_once(queries)):
         start, products = block.start, scores_of(block)
         best = np.stack([_best(row, top) for row in products])
         rows = np.concatenate([rows, best + start], axis=1)

@@ -140,8 +140,7 @@ def hash_numbers(source: Source, seed: int) -> tuple[NDArray[np.float64], int]:
         digests = np.empty(len(source), np.uint64)
         for index in range(len(source)):
             head = _head(source[index].image)
-            numbers[index] = _digest(b"%d " % seed + head) / 2**64
-            digests[index] = _digest(head)
+            numbers[index], digests[index] = _number(seed, head), _digest(head)
         labels = _copies(source, digests)
         order = np.lexsort((digests, labels))  # the smallest digest of each group first
         first = np.unique(labels[order], return_index=True)[1]
@@ -159,6 +158,10 @@ def _head(image: Path | bytes) -> bytes:
             return b"%d " % image.stat().st_size + file.read(_HEAD)
     except OSError:  # decoding reports it
         return b"0 " + os.fsencode(image.name)
+
+
+def _number(seed: int, head: bytes) -> float:
+    return _digest(b"%d " % seed + head) / 2**64
 
 
 def _digest(content: bytes) -> int:
