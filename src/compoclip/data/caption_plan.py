@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -65,12 +66,14 @@ class Texts:
         name: Name in settings and records.
         label: Name in tables and messages; "" if its texts are not encoded.
         roles: Roles of its texts.
+        from_file: The option that names its file, and what reads that file.
         hides: The parts of a pair, "words" or "patches", that a second pass masks.
     """
 
     name: ClassVar[str]
     label: ClassVar[str] = ""
     roles: ClassVar[tuple[Role, ...]] = ()
+    from_file: ClassVar[tuple[str, Callable[[Path], Any]] | None] = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -95,11 +98,15 @@ class Texts:
     @property
     def files(self) -> tuple[str, ...]:
         """Return the names of the files that it reads, see `find_files`; "" is none."""
-        return ()
+        return (getattr(self, self.from_file[0]),) if self.from_file else ()
 
     def read(self) -> Any:
-        """Read its file, if it has one. Raises CompoclipError."""
-        return None
+        """Read its file; return None without one. Raises CompoclipError."""
+        if self.from_file is None:
+            return None
+        option, read = self.from_file
+        file = getattr(self, option)
+        return read(Path(file)) if file else None
 
     def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add its texts of a sample. loaded: the result of `read`."""

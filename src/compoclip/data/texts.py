@@ -72,6 +72,7 @@ class GraphPlan(Texts):
     name: ClassVar[str] = "graph"
     label: ClassVar[str] = "graph texts"
     roles: ClassVar[tuple[Role, ...]] = _BOTH
+    from_file: ClassVar = ("vocabulary", load_vocabulary)
     kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
 
     def __post_init__(self) -> None:
@@ -111,15 +112,6 @@ class GraphPlan(Texts):
     def at(self, epoch: int) -> Stage:
         """Return the stage of an epoch."""
         return [stage for stage in self.stages if stage.start <= epoch][-1]
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the file of words."""
-        return (self.vocabulary,)
-
-    def read(self) -> Any:
-        """Return the words of replacements; None for the built-in ones."""
-        return load_vocabulary(Path(self.vocabulary)) if self.vocabulary else None
 
     def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add sub-graph texts, positives first, up to the numbers of the epoch's stage."""
@@ -253,6 +245,7 @@ class UnitPlan(Texts):
     name: ClassVar[str] = "units"
     label: ClassVar[str] = "units"
     roles: ClassVar[tuple[Role, ...]] = _BOTH
+    from_file: ClassVar = ("file", read_units)
 
     def __post_init__(self) -> None:
         one, two = self.relation_share, self.pair_share
@@ -282,15 +275,6 @@ class UnitPlan(Texts):
     def needs_parsing(self) -> bool:
         """Return whether units come from scene graphs, not from a file."""
         return not self.file
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the file of units."""
-        return (self.file,)
-
-    def read(self) -> Any:
-        """Return the units of the file, if there is one."""
-        return read_units(Path(self.file)) if self.file else None
 
     def draw_texts(self, drawing: Drawing, loaded: WrittenLists | None) -> None:
         """Add units of the caption, each with its foil, in slots."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from compoclip.config import FileName
@@ -32,16 +31,8 @@ class ConcretePlan(Texts):
     name: ClassVar[str] = "concrete"
     label: ClassVar[str] = "replaced concrete words"
     roles: ClassVar[tuple[Role, ...]] = NEGATIVES
+    from_file: ClassVar = ("ratings", read_ratings)
     kinds = KINDS
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the file of ratings."""
-        return (self.ratings,)
-
-    def read(self) -> Any:
-        """Return the ratings of the file; None without one."""
-        return read_ratings(Path(self.ratings)) if self.ratings else None
 
     def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add the negative, if there is one."""

@@ -59,6 +59,7 @@ class MaskPlan(Texts):
 
     name: ClassVar[str] = "masks"
     label: ClassVar[str] = "masked captions"
+    from_file: ClassVar = ("file", lambda file: ConceptFile(file))
 
     def __post_init__(self) -> None:
         """Raise UsageError for a share or an area outside [0, 1]."""
@@ -75,15 +76,6 @@ class MaskPlan(Texts):
     def hides(self) -> frozenset[str]:
         """Return "words", and "patches" unless images are left whole."""
         return frozenset({"words", "patches"} if self.images else {"words"})
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the file of words and boxes."""
-        return (self.file,)
-
-    def read(self) -> Any:
-        """Read the words and boxes of the file, if there is one."""
-        return ConceptFile(Path(self.file)) if self.file else None
 
     def draw_texts(self, drawing: Drawing, loaded: ConceptFile | None) -> None:
         """Draw what is hidden of the caption and its image."""
