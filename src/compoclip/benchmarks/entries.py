@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from pathlib import PurePosixPath
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from compoclip.benchmarks.case import Aggregate, Meta
@@ -26,11 +26,8 @@ def entries() -> dict[str, Entry]:
 
 def hook(name: str) -> Callable[..., Any]:
     """Return the function of this package called "module:function"."""
-    module, _, function = name.partition(":")
-    imported: Callable[..., Any] = getattr(
-        importlib.import_module(f"{__package__}.{module}"), function
-    )
-    return imported
+    function: Callable[..., Any] = resolve_name(f"{__package__}.{name}")
+    return function
 
 
 class File(NamedTuple):
