@@ -9,7 +9,7 @@ import copy
 import gzip
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -29,6 +29,7 @@ from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model
 from compoclip.models.formats import hugging_face
 from models_thin import config as thin_clip
+from models_thin import shake
 from siglip_thin import write_siglip
 
 TEXTS = ["a red cat on a mat", "Two dogs", "a man, it is   nothing", "cats " * 90]
@@ -58,14 +59,6 @@ def ours(folder: Path, texts: tuple[str, ...]) -> Features:
         pixels = loaded.preprocess.evaluation(image())[None]
         found = loaded.encoder.features(pixels, loaded.tokenizer(list(texts)))
     return found.image.numpy(), found.text.numpy()
-
-
-def _shake(model: Any) -> None:
-    """Move norms and biases off ones and zeros, which hide mistakes."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
 
 
 def _unit(output: Any) -> np.ndarray[Any, Any]:
@@ -101,7 +94,8 @@ def write_clip(folder: Path) -> None:
         projection_dim=24,
     )
     model = transformers.CLIPModel(configuration)
-    _shake(model)
+    torch.manual_seed(3)
+    shake(model)
     model.save_pretrained(folder)
     images = transformers.CLIPImageProcessor(
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
@@ -214,6 +208,10 @@ def transformers_features(folder: Path, texts: tuple[str, ...] = tuple(TEXTS)) -
     kind, most = model.config.model_type, model.config.text_config.max_position_embeddings
     pixels = _their_pixels(folder, _stamp(folder, *_IMAGES, *_CONFIG))
     words = _their_tokens(folder, texts, kind, most, _stamp(folder, *_WORDS, *_CONFIG))
+    return _of_both(model, pixels, words)
+
+
+def _of_both(model: Any, pixels: Any, words: Mapping[str, Any]) -> Features:
     with torch.no_grad():
         return (
             _unit(model.get_image_features(pixel_values=pixels)),
@@ -300,12 +298,7 @@ def peft_features(folder: Path) -> Features:
     model = copy.deepcopy(_their_model(base, None))
     model = peft.PeftModel.from_pretrained(model, folder).merge_and_unload().eval()
     pixels = _their_pixels(base, None)
-    words = _their_tokens(base, tuple(TEXTS), "clip", 77, None)
-    with torch.no_grad():
-        return (
-            _unit(model.get_image_features(pixel_values=pixels)),
-            _unit(model.get_text_features(**words)),
-        )
+    return _of_both(model, pixels, _their_tokens(base, tuple(TEXTS), "clip", 77, None))
 
 
 # --- open_clip. ---
@@ -318,7 +311,8 @@ def write_open_clip(folder: Path) -> None:
     text = {"vocab_size": 49408, "context_length": 77}
     configuration = thin_clip(vision={"pos_embed_type": "learnable"}, text=text, quick_gelu=True)
     model = open_clip.CLIP(**copy.deepcopy(configuration))
-    _shake(model)
+    torch.manual_seed(3)
+    shake(model)
     open_clip.model.set_model_preprocess_cfg(
         model, {**open_clip.transform.PreprocessCfg(size=(32, 32)).__dict__}
     )

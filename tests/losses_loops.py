@@ -191,15 +191,21 @@ def neg(f: Features, image: list[int], caption: list[int], negative: list[int]) 
     return total / max(1, 2 * len(image))
 
 
-def triplet(f: Features, layout: Layout) -> Tensor:
+def sides(layout: Layout) -> tuple[list[int], list[int], list[int]]:
+    """Images of the data, generated ones, and the negatives of rows without a generated one."""
     images = range(layout.images)
     side = [0] * layout.images if layout.side is None else layout.side.tolist()
     data = [i for i in images if side[i] == 0]
-    made = [i for i in images if side[i] == 1]
-    paired = [] if layout.pair is None else [int(layout.pair[i]) for i in made]
-    captions, wrong = [caption_of(layout, i) for i in data], [caption_of(layout, i) for i in made]
-    texts = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
-    return neg(f, data, captions, wrong + texts) + neg(f, made, wrong, captions)
+    generated = [i for i in images if side[i] == 1]
+    paired = [] if layout.pair is None else [int(layout.pair[i]) for i in generated]
+    alone = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
+    return data, generated, alone
+
+
+def triplet(f: Features, layout: Layout) -> Tensor:
+    data, generated, negatives = sides(layout)
+    captions, wrong = ([caption_of(layout, i) for i in side] for side in (data, generated))
+    return neg(f, data, captions, wrong + negatives) + neg(f, generated, wrong, captions)
 
 
 def distillation(f: Features, layout: Layout, vectors: int | None = None) -> Tensor:

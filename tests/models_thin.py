@@ -60,3 +60,10 @@ def token_ids(lengths: list[int], context: int = 20, seed: int = 0) -> torch.Ten
         row[:length] = torch.randint(1, START, (length,), generator=generator)
         row[0], row[length - 1] = START, END
     return rows
+
+
+def shake(network: torch.nn.Module, generator: torch.Generator | None = None) -> None:
+    """Move norms and biases off ones and zeros, which hide mistakes."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))

@@ -13,6 +13,7 @@ from timm.models import is_model, register_model
 from torch import nn
 
 from compoclip.models.architecture import TANH, register
+from models_thin import shake
 from tiny_transformers import word_tokenizer
 
 WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
@@ -43,9 +44,7 @@ def write_siglip(folder: Path, **text: Any) -> Any:
     )
     torch.manual_seed(0)
     model = transformers.SiglipModel(config).eval()
-    with torch.no_grad():  # norms and biases start as ones and zeros, which hides mistakes
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
+    shake(model)
     model.save_pretrained(folder)
     processor = {
         "do_resize": True,

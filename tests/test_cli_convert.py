@@ -29,7 +29,7 @@ from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, attach_lora, lora_parameters
 from compoclip.models.resize import stretched
-from models_thin import config, only_known
+from models_thin import config, only_known, shake
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
@@ -48,10 +48,7 @@ def architectures(monkeypatch: pytest.MonkeyPatch) -> None:
 def base(tmp_path: Path) -> Path:
     """A saved QuickGELU model with weights everywhere."""
     loaded = create_model(ModelConfig({**SMALL, "quick_gelu": True}), seed=1)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in loaded.encoder.model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    shake(loaded.encoder.model, torch.Generator().manual_seed(7))
     save_model(loaded, tmp_path / "base", provenance={"method": "none"})
     return tmp_path / "base"
 

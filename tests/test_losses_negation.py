@@ -23,7 +23,7 @@ from compoclip.losses import (
     triplet_clip_loss,
 )
 from compoclip.losses.negation import fixed_directions
-from losses_loops import ZERO, neg, texts_of
+from losses_loops import ZERO, neg, sides, texts_of
 from losses_oracle import (
     CAPTION,
     CASES,
@@ -61,24 +61,13 @@ BATCHES = {
 # --- The losses again, as plain loops. ---
 
 
-def _sides(layout: Layout) -> tuple[list[int], list[int], list[int]]:
-    """Images of the data, those beside them, and the negatives of rows with none beside."""
-    images = range(layout.images)
-    side = [0] * layout.images if layout.side is None else layout.side.tolist()
-    beside = [i for i in images if side[i] == 1]
-    paired = [] if layout.pair is None else [int(layout.pair[i]) for i in beside]
-    data = [i for i in images if side[i] == 0]
-    lone = [t for i in data if i not in paired for t in texts_of(layout, i, NEGATIVE)]
-    return data, beside, lone
-
-
 def grouping(f: Features, layout: Layout) -> Tensor:
     images = list(range(layout.images))
-    return neg(f, images, [caption_of(layout, i) for i in images], _sides(layout)[2])
+    return neg(f, images, [caption_of(layout, i) for i in images], sides(layout)[2])
 
 
 def conclip(f: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
-    data, beside, lone = _sides(layout)
+    data, beside, lone = sides(layout)
     right, wrong = ([caption_of(layout, i) for i in part] for part in (data, beside))
     total = ZERO
     for k, i in enumerate(data):

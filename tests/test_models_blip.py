@@ -26,7 +26,7 @@ from compoclip_world.captions import captions_for
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import WorldConfig
 from method_data import write_world
-from models_thin import pixels
+from models_thin import pixels, shake
 from tiny_transformers import word_tokenizer
 from train_helpers import FEW
 
@@ -62,9 +62,7 @@ def write_blip(folder: Path, **text: Any) -> Any:
     )
     torch.manual_seed(0)
     model = transformers.BlipForImageTextRetrieval(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape))
+    shake(model)
     model.save_pretrained(folder)
     return model
 

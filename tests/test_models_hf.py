@@ -25,7 +25,7 @@ from compoclip.models.config import ModelConfig, ModelIdentity, part_of
 from compoclip.models.conversion import inspect_model
 from compoclip.models.formats import hugging_face
 from foreign_folders import read_tokenizer_once
-from models_thin import config
+from models_thin import config, shake
 
 CLIP = hugging_face.HFClip()
 CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
@@ -56,10 +56,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def model(shape: str, seed: int = 1) -> LoadedModel:
     loaded = create_model(ModelConfig(SHAPES[shape]), seed=seed)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():  # norms and biases start as ones and zeros, which hides mistakes
-        for parameter in loaded.encoder.model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    shake(loaded.encoder.model, torch.Generator().manual_seed(3))
     return loaded
 
 
