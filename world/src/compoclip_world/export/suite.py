@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import importlib
 import io
 import json
 import zlib
@@ -13,6 +12,7 @@ from dataclasses import asdict, astuple, fields
 from itertools import repeat
 from operator import call
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -48,15 +48,8 @@ SCENES = "scenes.json.gz"
 Builder = Callable[[SuiteSpec], list[Part]]
 
 
-def _builder(place: str) -> Builder:
-    """Return the function of this package called "module:function"."""
-    module, _, function = place.partition(":")
-    builder: Builder = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-    return builder
-
-
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
-    {name: _builder(place) for name, place in EXPORTERS.items()}
+    {name: resolve_name(f"{__package__}.{place}") for name, place in EXPORTERS.items()}
 )
 """Benchmark -> the exporter that makes it."""
 AGAIN = "write the suite anew"
