@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from benchmark_files import vg_row
@@ -206,6 +210,26 @@ def test_no_more_than_a_stated_size_is_read(
     assert read_members(archive, {"one": "a"}, 40)["one"][1] == b"x" * 30
     with pytest.raises(CompoclipError, match=r"x.zip: b: more than .* MiB"):
         read_members(archive, {"one": "a", "two": "b"}, 40)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([Decimal("1.5")], "holds decimal128"),
+        ([date(2020, 1, 1)], "holds date32"),
+        ([None], "holds null"),
+        (pa.array([["a", "b"]], pa.list_(pa.string(), 2)), ""),
+        (pa.array(["a"], pa.large_string()), ""),
+        (pa.array(["a"], pa.string_view()), ""),
+    ],
+)
+def test_a_column_of_other_values_is_named(cells: Any, said: str, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"number": cells, "text": ["two dogs"]})
+    if not said:
+        assert arrow_tables.table_rows(path, ("number", "text"))[0].keys() == {"number", "text"}
+        return
+    with pytest.raises(CompoclipError, match=f"column 'number' {said}.*, no texts or numbers"):
+        arrow_tables.table_rows(path, ("number", "text"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from compoclip.arrow_files import arrow_table, holds_bytes, opened_parquet
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 from compoclip.files import bytes_hash
 from compoclip.patterns import has_ending
 
@@ -57,6 +57,10 @@ def table_rows(
     size = 0
     with opened_table(path, remedy) as (schema, batches):
         files.require_columns(path, schema.names, columns, remedy)
+        for field in (field for field in schema if field.name in columns):
+            read = _plain(field.type) or holds_bytes(field.type) or pa.types.is_nested(field.type)
+            problem = f"column {field.name!r:.40} holds {field.type}, no texts or numbers; {remedy}"
+            require(read, path, problem)
         for batch in batches(16, columns=[field.name for field in schema if _plain(field.type)]):
             unpacked = batch.to_pylist()
             rows += unpacked
@@ -66,11 +70,12 @@ def table_rows(
 
 
 def _plain(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(_plain(field.type) for field in kind)
     of = pa.types
+    of_values = (of.is_list, of.is_large_list, of.is_fixed_size_list, of.is_dictionary)
+    if any(test(kind) for test in of_values):
+        return _plain(kind.value_type)
+    if of.is_struct(kind):
+        return all(_plain(field.type) for field in kind)
     return any(test(kind) for test in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
 
 
