@@ -26,6 +26,7 @@ from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 from compoclip.errors import CompoclipError
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from test_rewrites_tokenkey import ODD
+from tiny_transformers import tokenizer_of
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]
 
@@ -149,6 +150,19 @@ def test_a_panic_while_a_text_is_encoded_is_one_line() -> None:
     for encode in (tokenizer, tokenizer.encode, tokenizer.truncated):
         with pytest.raises(CompoclipError, match=f"^{words} for key; restore its files, or leave"):
             encode(["two cats"])
+
+
+def test_ids_of_a_tokenizer_are_those_of_its_vocabulary(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra hf")
+    tokenizer_of(["a red dog"], ends=True).save_pretrained(tmp_path)
+    named = {"context_length": 8, "hf_tokenizer_name": "x"}
+    assert build_tokenizer(named, tmp_path).encode(["a red dog"])[0][0, 0] == 2
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["post_processor"]["special_tokens"]["<s>"]["ids"] = [10**9]
+    file.write_text(json.dumps(content))
+    with pytest.raises(CompoclipError, match=r"gives the id 1000000000, and its vocab.* at \d+;"):
+        build_tokenizer(named, tmp_path)
 
 
 # --- merges --------------------------------------------------------------------------------------

@@ -337,8 +337,13 @@ def _hf_tokenizer(
                 trust_remote_code=False,  # without it the user is asked
                 **options,
             )
+            last = max(tokenizer.tokenizer.get_vocab().values())
             for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
-                tokenizer([text]), tokenizer.tokenizer(text)
+                highest = max(
+                    [*tokenizer([text])[0].tolist(), *tokenizer.tokenizer(text).input_ids]
+                )
+                if highest > last:
+                    raise ValueError(f"gives the id {highest}, and its vocabulary ends at {last}")
     except CompoclipError as error:
         _require_tokenizer_files(Path(source), error)
         raise
