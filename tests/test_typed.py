@@ -129,10 +129,10 @@ def test_objects_become_dataclasses_and_errors_name_the_place() -> None:
             "inner.names[1] must be a text, found 3 (int)",
         ),
         ({"inner": {}}, "inner: no field 'count'"),
-        ({"inner": 3}, "inner must be _Inner, found 3 (int)"),
+        ({"inner": 3}, "inner must be an object, found 3 (int)"),
         ({"more": 1}, "unknown field 'more' (str)"),
         ({"scores": {"b": math.nan}}, "scores.b must be a number, found nan (float)"),
-        ({"last": 3}, "last must be _Inner, found 3 (int)"),
+        ({"last": 3}, "last must be an object, found 3 (int)"),
     ):
         with pytest.raises(CompoclipError) as error:
             build(_Outer, {**data, **change}, "f", "mend it")

@@ -200,7 +200,7 @@ def kind_named(kind: Any, *, plural: bool = False) -> str:
         return f"one of {', '.join(map(str, parts))}"
     if origin in (list, tuple):
         return f"{_WORDS[list][plural]} of {kind_named(parts[0], plural=True)}"
-    words = _WORDS.get(origin or kind)
+    words = _WORDS.get(dict if is_dataclass(kind) else origin or kind)
     return words[plural] if words else str(kind.__name__)
 
 
