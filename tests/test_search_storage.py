@@ -128,6 +128,7 @@ DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"left_out": {"hidden file": -3}}, "must not be negative, found -3"),
     ({"unreadable": []}, "unreadable must be an object"),
     ({"changes": {"encoded": 0.5}}, "changes.encoded must be a whole number"),
+    ({"calibration": 5}, "calibration must be an object, found 5"),
     ({"calibration": {"threshold": 0.1}}, "calibration: no field 'captions'"),
     ({"zz": 1}, "unknown field 'zz'"),
 ]

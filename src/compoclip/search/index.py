@@ -45,7 +45,11 @@ _SOURCE = {
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a record says of a calibration, see `query.calibrate`."""
+    """A score below which nothing matches, a quantile of the best scores of captions.
+
+    "captions" is their number, "missed" and "noticed" are the shares with and without their photo
+    that fall below, and "left_out" is the number of captions whose photo is not in the index.
+    """
 
     threshold: float
     captions: Natural
@@ -56,7 +60,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class IndexRecord:
-    """The record of an index, see `PhotoIndex.about`."""
+    """The record of an index: "identity" and "model" of the features, "scale" and "bias" that make
+    their cosines logits; "source", "root" and "upright" of the photos; "left_out" (reason ->
+    number), "unreadable" (name -> why), "changes" (counts of the last run)."""
 
     identity: Mapping[str, object]
     model: str
@@ -86,11 +92,7 @@ class PhotoIndex:
         names: N paths within the root folder; ids of photos that lie in tables or shards.
         stamps: N texts "state hash": what changes when the file of a photo is written (see
             `file_stamp`), and a hash of the bytes of the photo.
-        about: JSON-ready: "identity" and "model" of the features, "text_tower", a `PlainTower` or
-            None; "scale" and "bias" that make its
-            cosines logits; "source", "root" and "upright" of
-            the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
-            of the last run), "calibration".
+        about: The fields of an `IndexRecord`, JSON-ready.
         captions: The first caption of each photo; "" for a photo without one.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from compoclip.errors import UsageError, require
 from compoclip.models.plain_text import PlainText, PlainTower
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.printed import Table
-from compoclip.search.index import PhotoIndex
+from compoclip.search.index import Calibration, PhotoIndex
 from compoclip.search.modes import DEFAULT, Denial, negation_mode
 from compoclip.search.negation import split_negation
 
@@ -234,9 +234,7 @@ def calibrate(
     """Find the score below which nothing matches, from captions the model was not trained on.
 
     Search each caption with and without its photo in the index: the threshold is a quantile of the
-    best scores with the photo. The result's `about["calibration"]` has "threshold"; "captions",
-    their number; "missed" and "noticed", the shares with and without their photo that fall below;
-    "left_out", captions whose photo is not in the index.
+    best scores with the photo. The result's `about["calibration"]` has the fields of `Calibration`.
 
     Args:
         index: The photos.
@@ -261,11 +259,6 @@ def calibrate(
     rows, scores = index.nearest(encode_texts(encoder, texts), 2)
     without = np.where(rows == np.array(photo_rows)[:, None], -np.inf, scores).max(axis=1)
     threshold = float(np.quantile(scores[:, 0], quantile))
-    calibration = {
-        "threshold": threshold,
-        "captions": len(texts),
-        "missed": float((scores[:, 0] < threshold).mean()),
-        "noticed": float((without < threshold).mean()),
-        "left_out": len(pairs) - len(indexed),
-    }
-    return replace(index, about={**index.about, "calibration": calibration})
+    missed, noticed = (float((best < threshold).mean()) for best in (scores[:, 0], without))
+    calibration = Calibration(threshold, len(texts), missed, noticed, len(pairs) - len(indexed))
+    return replace(index, about={**index.about, "calibration": asdict(calibration)})
