@@ -131,7 +131,7 @@ def list_folder(
 
 
 def _names(pattern: str, name: str, path: str) -> bool:
-    """Whether a pattern of `walk` names a file or folder."""
+    """Return whether a pattern of `walk` names a file or folder."""
     pattern = pattern.strip("/")
     return fnmatchcase(path if "/" in pattern else name, pattern)
 

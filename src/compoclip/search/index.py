@@ -40,7 +40,7 @@ _SOURCE = {
     "spec": Option("spec", str, MISSING),
     "needs": Option("needs", Needs, MISSING),
 }
-"""What the record says of the photos: the fields of a `Request`, which is imported with Arrow."""
+"""The fields of a `Request`, which names the photos in a record, and is imported with Arrow."""
 
 
 @dataclass(frozen=True)
