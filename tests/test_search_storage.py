@@ -6,6 +6,7 @@ import json
 import shutil
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from compoclip.search import PhotoIndex, duplicates, read_index, search
 from compoclip.search.index import FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
+from compoclip.search.query import text_encoder
 from search_photos import changes, indexed, photo, stopped_after, write_photos
 
 needs_lancedb = pytest.mark.skipif(find_spec("lancedb") is None, reason="LanceDB is not installed")
@@ -114,6 +116,7 @@ ABOUT_PHOTOS |= {"scale": 100.0, "bias": 0.0, "source": {"spec": "photos"}, "upr
 ABOUT_PHOTOS |= {"left_out": {}, "unreadable": {}, "changes": {}, "calibration": None}
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"scale": "abc"}, "scale must be a number, found 'abc'"),
+    ({"scale": 0.0}, "scale must be at least 1e-09, found 0.0"),
     ({"bias": [1]}, "bias must be a number, found"),
     ({"identity": 3}, "identity must be an object"),
     ({"model": None}, "model must be a text"),
@@ -156,6 +159,53 @@ def test_an_index_that_lacks_a_field_or_has_a_photo_twice_is_damaged(
     PhotoIndex(unit(2, 4), ["a.png"] * 2, ["s h"] * 2, ABOUT_PHOTOS, [""] * 2).save(out)
     with pytest.raises(CompoclipError, match=r"it has a photo twice\); delete it"):
         indexed(photos, encoder, out)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "searched", "continued"),
+    [
+        (lambda features: features * 50, "is not of unit length", "is not of unit length"),
+        (lambda features: features * np.nan, "is not of unit length", "is not of unit length"),
+        (lambda features: features * 0, "", "is not of unit length"),
+        (lambda features: features[:, :8], "has features of 8 numbers", "is not of unit length"),
+    ],
+)
+def test_features_of_a_file_are_of_unit_length(
+    spoil: Callable[[np.ndarray], np.ndarray],
+    searched: str,
+    continued: str,
+    photos: Path,
+    encoder: ModelEncoder,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "index"
+    index = indexed(photos, encoder, out)
+    replace(index, features=spoil(index.features[:])).save(out)
+    if searched:
+        with pytest.raises(CompoclipError, match=f"{searched}.*; delete it and run"):
+            hits(read_index(out), encoder)
+    with pytest.raises(CompoclipError, match=f"{continued}.*; delete it and run"):
+        indexed(photos, encoder, out)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"heads": 3}, "not the text tower that is recorded .*reshape"),
+        ({"prefix": "zz."}, "not the text tower that is recorded .*token_embedding"),
+        ({"files": {}}, ""),  # the model is loaded
+    ],
+)
+def test_another_text_tower_than_that_of_the_weights(
+    change: dict[str, Any], said: str, photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    index = indexed(photos, encoder, tmp_path / "index")
+    index.about["text_tower"].update(change)
+    texts = text_encoder(index, ["a red star"])
+    assert (texts is None) == (not said)
+    if texts is not None:
+        with pytest.raises(CompoclipError, match=f"{said}.*; run compoclip index again"):
+            search(index, texts, ["a red star"])
 
 
 @pytest.mark.parametrize(("vectors", "most"), [("float32", 1.4), ("int8", 0.5)])

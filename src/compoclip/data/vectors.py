@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 Matrix = NDArray[np.float32]
+_ROUNDING = 0.01
 _BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in memory
+
+
+def are_unit(vectors: Matrix) -> bool:
+    """Return whether all vectors are of unit length, but for the rounding to 16 bits."""
+    return bool((np.abs(np.vecdot(vectors, vectors) - 1) < _ROUNDING).all())
 
 
 class StoredVectors(Protocol):

@@ -87,8 +87,9 @@ class PlainTower:
 
     @property
     def unchanged(self) -> bool:
-        """Return whether every file is as it was before the model was read."""
-        return all(file_stamp(Path(file)) == stamp for file, stamp in self.files.items())
+        """Return whether the weights and all other files are as they were before they were read."""
+        same = (file_stamp(Path(file)) == stamp for file, stamp in self.files.items())
+        return self.weights in self.files and all(same)
 
 
 class PlainText:
@@ -102,8 +103,17 @@ class PlainText:
     def encode_texts(self, texts: Sequence[str]) -> Matrix:
         """Return the features of one batch, (N, D) of unit length.
 
-        Raises CompoclipError for weights that cannot be read.
+        Raises CompoclipError for weights that cannot be read, and for those of another tower.
         """
+        try:
+            return self._features(texts)
+        except (LookupError, ValueError) as error:
+            raise CompoclipError(
+                f"{self._tower.weights}: not the text tower that is recorded ({reason(error)}); "
+                "run compoclip index again"
+            ) from error
+
+    def _features(self, texts: Sequence[str]) -> Matrix:
         ids, _ = self.tokenizer.encode(texts)
         ends = ids.argmax(axis=1)
         ids = ids[:, : ends.max() + 1]  # later positions do not matter to earlier ones

@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,18 @@ from compoclip.config import Engine, Option, built, options_of, typed
 from compoclip.console import counted, note, track
 from compoclip.data.options import DataOptions, Needs, naming_options
 from compoclip.data.places import named_files
-from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
+from compoclip.data.vectors import (
+    Matrix,
+    Quantised,
+    Rows,
+    StoredVectors,
+    are_unit,
+    nearest,
+)
 from compoclip.errors import CompoclipError, UsageError, require, require_package
 from compoclip.models.plain_text import PlainTower
 from compoclip.search.lance import ABOUT, AGAIN, TableVectors, TableWriter, read_table, save_about
-from compoclip.typed import Natural, build, require_kind
+from compoclip.typed import Natural, Within, build, require_kind
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _COPIED = 1 << 14  # features of a table that are read at once
+_ROUNDING = 0.01  # of a cosine
+_NOT_UNIT = "a damaged index (a feature is not of unit length)"
 _SAVE_SECONDS = 600.0  # after which the photos encoded by now are written
 _SOURCE = {
     **options_of(DataOptions),
@@ -67,7 +76,7 @@ class IndexRecord:
     identity: Mapping[str, object]
     model: str
     text_tower: PlainTower | None
-    scale: float
+    scale: Annotated[float, Within(1e-9)]
     bias: float | None
     source: Mapping[str, object]
     root: str
@@ -119,9 +128,17 @@ class PhotoIndex:
     def nearest(self, vectors: Matrix, top: int) -> tuple[Rows, Matrix]:
         """Return the rows of the photos nearest to each of (Q, D) vectors, and their cosines.
 
-        They are (Q, K), K = min(top, N), the highest first. The search is exact.
+        They are (Q, K), K = min(top, N), the highest first. The search is exact. Raises
+        CompoclipError where the features are none of the model that encoded the vectors.
         """
-        return nearest(self.features, vectors, top)
+        origin, width = self.about["source"]["spec"], self.features.shape[1]
+        if width != vectors.shape[1]:
+            problem = f"its index has features of {width} numbers, not {vectors.shape[1]}"
+            raise CompoclipError(f"{origin}: {problem}; {AGAIN}")
+        rows, scores = nearest(self.features, vectors, top)
+        longest = (1 + _ROUNDING) * np.linalg.norm(vectors, axis=1, keepdims=True)
+        require((np.abs(scores) <= longest).all(), origin, f"{_NOT_UNIT}; {AGAIN}")
+        return rows, scores
 
     def save(self, path: Path) -> None:
         """Write the index to one file, or the record of one in a table to its folder.
@@ -466,7 +483,9 @@ class _Update:
         for start in range(0, len(rows), _COPIED):
             assert self.old is not None  # it holds what is unchanged
             photo_rows, places = zip(*rows[start : start + _COPIED])
-            yield photo_rows, self.old.features[list(places)]
+            features = self.old.features[list(places)]
+            require(are_unit(features), self.out, f"{_NOT_UNIT}; {AGAIN}")
+            yield photo_rows, features
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compoclip import files
-from compoclip.data.vectors import Matrix, Rows
+from compoclip.data.vectors import Matrix, Rows, are_unit
 from compoclip.errors import CompoclipError, optional
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ AGAIN = "delete it and run compoclip index again"
 _TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
 _WRITTEN = 1 << 14  # photos that are written at once
 _NAMED = 1000  # photos that one condition names
-_ROUNDING = 0.01  # of the squared length of a feature, which may have been stored in 16 bits
 _SPARE = 16  # results more than wanted, for scores that differ in their last digits
 
 
@@ -115,7 +114,7 @@ class TableVectors:
 def _ids_and_vectors(rows: pa.Table) -> tuple[NDArray[np.uint64], Matrix]:
     vectors = rows["vector"].combine_chunks()
     flat = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
-    if not (np.abs(np.vecdot(flat, flat) - 1) < _ROUNDING).all():
+    if not are_unit(flat):
         raise ValueError("a feature is not of unit length")
     return rows["_rowid"].to_numpy(), flat
 
