@@ -69,6 +69,15 @@ def test_verdicts(scene, truth, text):
         assert verdict.foreign is (truth == "foreign")
 
 
+def test_a_caption_that_nests_too_deeply_is_unknown():
+    scene = scene_for(WorldConfig(), 0, "test", 0)
+    verdict = Oracle().verdict("a star left of " * 2000 + "a star", scene)
+    assert (verdict.truth, verdict.reason) == (
+        "unknown",
+        "ungrammatical: too many things in one another",
+    )
+
+
 def test_a_jar_is_foreign_where_nothing_resembles_one():
     assert says("a jar", Scene((thing("star", "red"),), Backdrop("grey", "plain"))) == "false"
 

@@ -79,13 +79,15 @@ class Oracle:
         """Return whether a text or a logical form is true of the scene."""
         try:
             form = parse(claim) if isinstance(claim, str) else claim
+            held = _all(_statement_holds(statement, scene) for statement in form)
+            foreign = any(map(_is_foreign, nodes_of(form)))
+            if held is None or (held and not _distinct(form, scene)):
+                return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
+            return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
         except UngrammaticalError as error:
             return Verdict(Truth.UNKNOWN, f"ungrammatical: {error}")
-        held = _all(_statement_holds(statement, scene) for statement in form)
-        foreign = any(map(_is_foreign, nodes_of(form)))
-        if held is None or (held and not _distinct(form, scene)):
-            return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
-        return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
+        except RecursionError:
+            return Verdict(Truth.UNKNOWN, "ungrammatical: too many things in one another")
 
 
 def is_true(claim: str | Form, scene: Scene) -> bool:
