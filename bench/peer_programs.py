@@ -213,7 +213,7 @@ Answers = Sequence[Sequence[tuple[int, float]]]  # query by query, (row, score) 
 def _compoclip_search(vectors: Any) -> Callable[[Any], Answers]:
     from compoclip.search import PhotoIndex
 
-    index = PhotoIndex(vectors, (), (), {}, ())
+    index = PhotoIndex(vectors, (), (), {"source": {"spec": "the vectors"}}, ())
 
     def search(queries: Any) -> Answers:
         rows, scores = index.nearest(queries, TOP)

@@ -212,6 +212,7 @@ def test_our_search_gives_the_nearest_vectors_and_its_seconds(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     vectors = np.random.default_rng(0).standard_normal((60, 8), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     np.save("vectors.npy", vectors)
     np.save("queried.npy", vectors[::-1])
     peer_programs.main(["search", OURS, "vectors.npy", "queried.npy", "50", "5", *together])

@@ -98,8 +98,8 @@ def test_demo_runs_end_to_end_and_resumes(
     [
         (["--methods", "negclip", "negclip"], "--methods names negclip twice; name it once"),
         (["--methods"], "--methods: name one at least"),
-        (["--scenes=100"], "--batch-size 128: more than the --scenes to train on"),
-        (["--items-per-task=1"], "1 items per sub-task; give at least 2"),
+        (["--scenes=100"], "--batch-size 128: more than the scenes to train on; give 100 at most"),
+        (["--items-per-task=1"], "1 item per sub-task; give at least 2"),
     ],
 )
 def test_a_demo_that_cannot_be_done_draws_nothing(

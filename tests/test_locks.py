@@ -176,7 +176,7 @@ def lab(folder: Path, out: Path) -> None:
 
 
 def demo(folder: Path, out: Path) -> None:
-    demo_main(DemoOptions(out=out, scenes=1))
+    demo_main(DemoOptions(out=out, scenes=1, batch_size=1))
 
 
 def mixes(folder: Path, out: Path) -> None:

