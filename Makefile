@@ -1,6 +1,6 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
 # make demo-long  the same on four times as many scenes, half an hour; demo-long-out/report.html
-# make lab    all recipes compared with the same data and samples (up to 3 hours; goes on after a stop)
+# make lab    all recipes compared with the same data and samples (two hours at most; goes on after a stop)
 # make photos DATA=PATH     a base of real photos (reports/real-photos.md); goes on after a stop
 # make photo-lab DATA=PATH  the recipes compared on real photos, 2 hours; goes on after a stop
 # make bench  throughput and memory of every stage, as ratios, with the targets

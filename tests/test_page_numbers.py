@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 # Page -> its reports, and the numbers that no table has: sizes of runs, differences of columns.
 PAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "docs/lab.md": (("lab", "effort", "probes"), {"4.0", "14.1", "99.8"}),
-    "docs/real-photos.md": (("real-photos", "effort-photos"), set()),
+    "docs/real-photos.md": (("real-photos", "effort-photos", "probes"), set()),
     "docs/compo.md": (("compo", "lab", "effort", "real-photos", "demo"), {"32,000"}),
     "docs/base-model.md": (
         ("base-model",),
