@@ -198,7 +198,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
 
 
 def inputs(pixels: NDArray[np.uint8], preprocess: Preprocess) -> Tensor:
-    """What a tower takes: (B, H, W, 3) pixels as normalised (B, 3, H, W)."""
+    """Return (B, H, W, 3) pixels as a tower takes them: normalised, (B, 3, H, W)."""
     planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     planes = normalised(planes, preprocess.mean, preprocess.std)
     return planes.contiguous(memory_format=torch.channels_last)

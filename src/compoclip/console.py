@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, abridged
 from compoclip.process import set_up
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def note_others(folder: Path, patterns: Iterable[str], written: Iterable[Path]) 
     matches = {path for pattern in patterns for path in folder.glob(pattern)}
     names = sorted(str(path.relative_to(folder)) for path in matches.difference(written))
     if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        note(f"{folder}: also holds {', '.join(names[:5])}{more}, not written now; remove old ones")
+        note(f"{folder}: also holds {abridged(names, 5)}, not written now; remove old ones")
 
 
 def require_terminal() -> None:

@@ -14,7 +14,7 @@ from compoclip.arrow_files import arrow_table, holds_bytes, opened_parquet
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError
 from compoclip.files import bytes_hash
 from compoclip.patterns import has_ending
 
@@ -57,10 +57,12 @@ def table_rows(
     size = 0
     with opened_table(path, remedy) as (schema, batches):
         files.require_columns(path, schema.names, columns, remedy)
-        for field in (field for field in schema if field.name in columns):
-            read = _plain(field.type) or holds_bytes(field.type) or pa.types.is_nested(field.type)
-            problem = f"column {field.name!r:.40} holds {field.type}, no texts or numbers; {remedy}"
-            require(read, path, problem)
+        for name, kind in ((field.name, field.type) for field in schema):
+            read = _plain(kind) or holds_bytes(kind) or pa.types.is_nested(kind)
+            if name in columns and not read:
+                raise CompoclipError(
+                    f"{path}: column {name!r:.40} holds {kind}, no texts or numbers; {remedy}"
+                )
         for batch in batches(16, columns=[field.name for field in schema if _plain(field.type)]):
             unpacked = batch.to_pylist()
             rows += unpacked

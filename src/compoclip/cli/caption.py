@@ -114,9 +114,10 @@ def caption_main(options: CaptionOptions) -> Outcome:
     photos = options.task == PHOTOS
     for name in _OF_TEXTS if photos else _OF_PHOTOS:
         if getattr(options, name) != getattr(CaptionOptions, name):
-            use = f"has no use with --task {PHOTOS}; leave it out"
-            use = use if photos else f"goes with --task {PHOTOS}"
-            raise UsageError(f"--{name.replace('_', '-')} {use}")
+            flag = f"--{name.replace('_', '-')}"
+            if photos:
+                raise UsageError(f"{flag} has no use with --task {PHOTOS}; leave it out")
+            raise UsageError(f"{flag} goes with --task {PHOTOS}")
     require_with(options, "server", "key_env")
     task = None if photos else load_task(options.task)
     from compoclip.language.rows import Outputs
