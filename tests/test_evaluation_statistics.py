@@ -19,6 +19,7 @@ from compoclip.evaluation.aggregate import evaluate, plan, resample, rows_of
 from compoclip.evaluation.statistics import (
     LEVEL,
     Bootstrap,
+    difference_interval,
     guessing,
     holm,
     is_significant,
@@ -86,6 +87,27 @@ def test_percentile_interval_leaves_out_undefined_draws() -> None:
 def test_one_photo_or_no_draw_gives_no_interval() -> None:
     for draws, photos in ((np.arange(100.0), 1), (np.zeros(0), 50), (np.full(3, np.nan), 50)):
         assert percentile_interval(draws, photos) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "photos", "bounds", "low", "high"),
+    [
+        (0.0, 12, (-1.0, 1.0), -0.2425, 0.2425),  # 1.96^2 / (12 + 1.96^2) may be anything
+        (0.0, 1000, (-1.0, 1.0), -0.0038, 0.0038),
+        (1.0, 12, (-1.0, 1.0), 0.5150, 1.0),
+        (-1.0, 12, (-1.0, 1.0), -1.0, -0.5150),
+        (0.5, 12, (-0.5, 0.5), 0.2575, 0.5),  # always right, beside a chance of one half
+        (0.0, 12, (-2.0, 2.0), -0.4850, 0.4850),
+    ],
+)
+def test_photos_that_all_agree_leave_room_for_photos_not_measured(
+    value: float, photos: int, bounds: tuple[float, float], low: float, high: float
+) -> None:
+    draws = np.full(200, value)
+    assert difference_interval(draws, photos, *bounds) == pytest.approx((low, high), abs=5e-5)
+    assert difference_interval(draws, 1, *bounds) == (None, None)
+    varied = draws + np.arange(200) / 1000
+    assert difference_interval(varied, photos, *bounds) == percentile_interval(varied, photos)
 
 
 @pytest.mark.parametrize("n", [10, 30, 100])

@@ -33,10 +33,10 @@ from compoclip.evaluation.statistics import (
     NOT_SIGNIFICANT,
     Bootstrap,
     Interval,
+    difference_interval,
     guessing,
     holm,
     is_significant,
-    percentile_interval,
     sign_flip,
 )
 
@@ -59,8 +59,8 @@ class Evidence:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval."""
-        return percentile_interval(self.draws, self.photos)
+        """The 95 % interval of a difference."""
+        return difference_interval(self.draws, self.photos)
 
     @property
     def p(self) -> float | None:

@@ -32,7 +32,7 @@ from compoclip.evaluation.statistics import (
     FEWEST,
     Bootstrap,
     Estimate,
-    percentile_interval,
+    difference_interval,
 )
 from compoclip.models.names import BLIND
 from compoclip.printed import Table
@@ -72,7 +72,9 @@ class ColumnGain:
     @property
     def gain(self) -> Estimate:
         """Return score - blind, with its 95 % interval."""
-        return Estimate(self.score - self.blind, *percentile_interval(self.gains, self.photos))
+        bounds = (-self.blind, 1.0 - self.blind) if self.blind_by == CHANCE else (-1.0, 1.0)
+        interval = difference_interval(self.gains, self.photos, *bounds)
+        return Estimate(self.score - self.blind, *interval)
 
     @property
     def credited(self) -> float:
@@ -132,12 +134,8 @@ class Grounded:
             return None
         value = float(np.mean([column.credited for column in columns]))
         photos = min(column.photos for column in columns)
-        return Estimate(
-            value,
-            *percentile_interval(
-                _mean_draws(np.stack([column.gains for column in columns])), photos
-            ),
-        )
+        draws = _mean_draws(np.stack([column.gains for column in columns]))
+        return Estimate(value, *difference_interval(draws, photos, least=0.0))
 
 
 def _mean_draws(gains: Values) -> Values:
@@ -298,7 +296,7 @@ def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Diff
     p = exchange_test(before, after, np.mean(adds, axis=0)) if photos >= FEWEST else None
     first, second = (float(np.maximum(side, 0.0).mean()) for side in (before, after))
     mean_draws = [_mean_draws(side) for side in np.mean(draws, axis=0)]
-    low, high = percentile_interval(mean_draws[1] - mean_draws[0], photos)
+    low, high = difference_interval(mean_draws[1] - mean_draws[0], photos)
     return Difference("", MEAN, first, second, second - first, low, high, items, photos, p)
 
 

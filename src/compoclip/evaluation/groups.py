@@ -26,7 +26,7 @@ from compoclip.evaluation.comparison import (
 )
 from compoclip.evaluation.items import POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score, by_benchmark
-from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap, wilson
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap, percentile_interval, wilson
 
 K = TypeVar("K")
 Groups = Mapping[str, Parts]
@@ -117,8 +117,8 @@ def group_scores(
         if len(stored) == 1:
             scores[name] = stored[0]
             continue
-        low, high = evidence[name].interval
         value, photos = float(np.mean([score.value for score in stored])), evidence[name].photos
+        low, high = percentile_interval(evidence[name].draws, photos)
         kind_of = "bootstrap" if low is not None else "none"
         if low is not None and high is not None and high - low < 1e-9 and 0 <= value <= 1:
             # Redrawing constants tells nothing.
