@@ -85,6 +85,7 @@ def test_known_and_count(words: Lexicon) -> None:
     known = ("giraffe", "zebra", "skateboard", "frisbee", "pizza", "laptop", "umbrella")
     assert all(words.contains(word, "NOUN") for word in known)
     assert words.contains("fire hydrant", "NOUN")
+    assert words.contains("entity", "NOUN")  # the first entry
     assert words.contains("fire_hydrant", "NOUN")
     assert not words.contains("dog", "ADJ")
     assert not words.contains("red", "X")

@@ -277,7 +277,8 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
     (tmp_path / "alone.svg").touch()
     (tmp_path / "j.txt").write_text("no image")
     (tmp_path / "a.json").touch()  # belongs to a.jpg
-    (tmp_path / "notes").touch()
+    for name in ("notes", "j", "jpg"):  # files without an ending
+        (tmp_path / name).touch()
     source = opened(tmp_path)
     read = ["a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k"]
     lost = {".jxl": 2, ".eps": 1, ".xyz": 1, ".svg": 1}

@@ -49,9 +49,9 @@ def test_wilson_edges() -> None:
 
 def test_blocks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = np.concatenate(list(Bootstrap(100, 3).weights(60)))
-    monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 130)
+    monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 190)
     blocks = list(Bootstrap(100, 3).weights(60))
-    assert len(blocks) == 50
+    assert [len(block) for block in blocks] == [*[3] * 33, 1]
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
     assert (whole.sum(axis=1) == 60).all()
     assert not np.array_equal(np.concatenate(list(Bootstrap(100, 4).weights(60))), whole)

@@ -201,7 +201,8 @@ def open_images(path: Path, request: Request) -> Source:
         endings: dict[str, list[str]] = {}  # of the files of one name
         for name in files:
             stem, dot, ending = name.rpartition(".")
-            endings.setdefault(stem if dot else name, []).append(ending if dot else "")
+            if dot:
+                endings.setdefault(stem, []).append(ending)
         for stem, kinds in endings.items():
             images = [f"{stem}.{kind}" for kind in kinds if is_read(f"{stem}.{kind}")]
             text = max((kind for kind in kinds if kind.lower() == "txt"), default="")
