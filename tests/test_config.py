@@ -174,6 +174,7 @@ def test_values_take_the_form_that_an_option_wants() -> None:
         (True, float, True),
         ("a", tuple[str, ...], ("a",)),
         (["a"], Annotated[tuple[str, ...], Shown(place=True)], ("a",)),
+        ([1, "a"], tuple[int, ...], [1, "a"]),  # which the check of the type then names
         ("auto", int | Literal["auto"], "auto"),
         (3, Path | float | None, 3.0),
         (None, Path | None, None),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from build.photos import encode, noise, smooth, snapshot, stored_in
 from build.tables import write_jsonl
 from compoclip.data import decode as module
 from compoclip.data import image_names
+from compoclip.data import transform as transform_module
 from compoclip.data.columns import read_extras
 from compoclip.data.decode import Mirrored, OpenedImage, decode, mirrored, opened, unmirrored
 from compoclip.data.images import photo_key
@@ -27,6 +29,17 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess, random_crop
+
+
+def test_only_workers_stack_pixels_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = ImageTransform(Preprocess(size=(8, 6)))
+    images = [torch.full((3, 8, 6), value, dtype=torch.uint8) for value in (1, 2)]
+    for worker in (None, True):
+        monkeypatch.setattr(transform_module, "get_worker_info", MagicMock(return_value=worker))
+        for some in ([], images):
+            stacked = transform.together(some)
+            assert stacked.is_shared() is bool(worker and some)
+            assert [int(pixels.max()) for pixels in stacked] == [1, 2][: len(some)]
 
 
 def gradient(width: int = 8, height: int = 6) -> Image.Image:
