@@ -351,6 +351,13 @@ def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:
     assert ("subj", "field", "chase") not in slots_by_words
 
 
+def test_a_pronoun_takes_no_words_that_follow_it() -> None:
+    slots_by_words = named("a dog sees it on a field")
+    assert ("pn", "on", "field") in slots_by_words
+    assert {kind for kind, *_ in slots_by_words}.isdisjoint({"vp", "tie", "act"})
+    assert ("act", "dog", "ball") in named("a dog which chases a ball")
+
+
 def test_levels_are_words_then_classes() -> None:
     seen = [parse(t) for t in ("a man riding a horse", "a man riding a cow", "a girl riding a dog")]
     attested = Attested(count_slots(seen))

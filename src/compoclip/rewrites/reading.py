@@ -347,5 +347,5 @@ def _link(
     preposition = " ".join(plain[len(plain) - preposition_size(plain) :])
     lemma, tag = verbs[-1]
     stays = lemma in RELATIONS["static verbs"] or preposition == "of" or tag != "VBN"
-    place = core[-1][2] != "VERB" and preposition in RELATIONS["of places"] and stays
+    place = preposition in RELATIONS["of places"] and stays
     return (MentionLink.PLACE if place else MentionLink.ACTION), words
