@@ -33,6 +33,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
+from compoclip.data.texts import TargetPlan
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -130,6 +131,16 @@ def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_pat
     for batch in batches[1::2]:
         assert set(batch.role) == {Role.CAPTION}
         assert batch.texts == tuple(source[int(id[3:])].captions[0] for id in batch.ids)
+
+
+def test_targets_of_heads_are_beside_the_texts_of_a_batch(tmp_path: Path) -> None:
+    plan = replace(MAIN, texts=(TargetPlan("other"),))
+    for batch in loader(shapes(12), Single(), tmp_path, plan).epoch(0):
+        numbers = [int(id[3:]) for id in batch.ids]
+        assert all(f" {number} on a mat" in t for number, t in zip(numbers, batch.texts))
+        assert len(batch.texts) == len(batch.targets) == 4
+        wanted = [(f"extra {number} one", f"extra {number} two") for number in numbers]
+        assert all(target in texts for target, texts in zip(batch.targets, wanted))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
