@@ -160,7 +160,7 @@ def test_an_edition_renames_and_expects_what_it_lists(tmp_path: Path) -> None:
     assert (found.name, found.expected) == ("retrieval_coco@world", {"i2t": 1, "t2i": 3})
     write_photo(tmp_path / "elevater" / "mnist" / "7" / "a.png")
     assert load_benchmark("zero_shot:mnist", tmp_path).expected == {"zero_shot": 1}
-    for bad in ({"edition": "a/b"}, {"edition": ""}, {}, []):
+    for bad in ({"edition": "world", "more": 1}, {"edition": "a/b"}, {"edition": ""}, {}, []):
         write_json(tmp_path / "edition.json", bad)
         refuses(r"edition\.json", "", "sugarcrepe:swap_obj", tmp_path)
 

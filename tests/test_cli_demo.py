@@ -119,6 +119,16 @@ def test_data_of_a_demo_that_lack_a_file_or_are_others_are_refused(tmp_path: Pat
         CompoclipError, match=r"of other parameters \(count was 5, is 6.*remove the"
     ):
         dataset.has_training_set(tmp_path / "data", replace(spec, count=6))
+    record = tmp_path / "data" / "world.json"
+    text = record.read_text()
+    for content in (text.replace("{", '{"joint": null,', 1), text.replace("{", '{"joint": {},', 1)):
+        record.write_text(content)
+        with pytest.raises(CompoclipError, match=r"unknown field 'joint' \(str\); remove the"):
+            dataset.has_training_set(tmp_path / "data", spec)
+    record.write_text("[]")
+    with pytest.raises(CompoclipError, match=r"data needs an object; it has: \[\].*remove the"):
+        dataset.has_training_set(tmp_path / "data", spec)
+    record.write_text(text)
     shards[1].unlink()
     with pytest.raises(CompoclipError, match=r"1 file missing, such as train-000001.*remove the"):
         dataset.has_training_set(tmp_path / "data", spec)

@@ -224,6 +224,7 @@ def test_malformed_targets_are_usage_errors(tmp_path, text, message):
         "{",
         "[]",
         '{"benchmarks": []}',
+        '{"benchmarks": [{"name": "sugarcrepe"}], "images": "photos"}',
         '{"benchmarks": [3]}',
         '{"benchmarks": [{"root": "x"}]}',
         '{"benchmarks": [{"name": "sugarcrepe", "roots": "x"}]}',

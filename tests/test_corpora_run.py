@@ -88,12 +88,18 @@ def test_finished_shards_are_not_made_again(tmp_path: Path, capsys: Capture) -> 
     shard = out / "000.jsonl"
     shard.write_bytes(shard.read_bytes()[:-9])  # lost its end
     (out / "manifest" / "001.jsonl.json").write_text("{torn")
+    second = out / "manifest" / "002.jsonl.json"
+    second.write_text(second.read_text().replace("{", '{"more": 1, ', 1))
     (out / ".001.jsonl.part").write_text("what a killed run left")
     assert rewrite(source, "-o", out) == 0
     assert contents(out) == whole
     after = {name: (out / name).stat().st_mtime_ns for name in whole}
-    stay = {"002.jsonl", "manifest/002.jsonl.json", "manifest/settings.json"}
-    assert {name for name in whole if after[name] == times[name]} == stay
+    assert {name for name in whole if after[name] == times[name]} == {"manifest/settings.json"}
+    stay = {*whole} - {"000.jsonl", "manifest/000.jsonl.json"}
+    shard.write_bytes(shard.read_bytes()[:-9])
+    assert rewrite(source, "-o", out) == 0
+    same = {name for name in whole if after[name] == (out / name).stat().st_mtime_ns}
+    assert same == stay
     write_jsonl(source / "002.jsonl", ["a red cup on a blue table"])  # another file now
     assert rewrite(source, "-o", out) == 0
     assert contents(out)["002.jsonl"] != whole["002.jsonl"]

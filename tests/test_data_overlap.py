@@ -128,6 +128,7 @@ def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"without": "a"}, CompoclipError, "'without' must be a list of texts"),
+        ({"witout": []}, CompoclipError, r"kept\.json: unknown field 'witout'"),
         ({KEY: {"spec": 3}}, UsageError, r"kept\.json: spec must be a text"),
         ({KEY: {"spec": "x", "other": "y"}}, UsageError, r"kept\.json: no option 'other'"),
         ({KEY: {}}, CompoclipError, "no selection of a source"),

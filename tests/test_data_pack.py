@@ -169,6 +169,11 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
     write_text(tmp_path / "taken" / "x", "")
     with pytest.raises(UsageError, match="is not a pack"):
         pack(request, tmp_path / "taken", SPEC)
+    write_text(table, table.read_text().replace("photo seven", "photo 7"))
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    write_json(tmp_path / "out" / RECORD, {**record, "more": 1})
+    with pytest.raises(CompoclipError, match=r"pack\.json: unknown field 'more' \(str\)"):
+        pack(request, tmp_path / "out", SPEC)
     (tmp_path / "out" / RECORD).write_text("{")
     with pytest.raises(CompoclipError, match="not valid JSON"):
         pack(request, tmp_path / "out", SPEC)

@@ -32,6 +32,7 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.files import write_json
 from compoclip.models.checkpoint import save_model
 from compoclip.programs import experiment_costs, experiments, reproduce
 from compoclip.programs.estimate import MachineSpeed, measuring_seconds
@@ -252,6 +253,10 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     plan = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
     assert {*plan["taken_seconds"]} == {*before}
+    write_json(tmp_path / "plans" / "fsc-clip-table7.json", {**plan, "budgets": 3})
+    with pytest.raises(CompoclipError, match=r"table7\.json: unknown field 'budgets' .*delete it"):
+        experiments.earlier_plan(planned)
+    write_json(tmp_path / "plans" / "fsc-clip-table7.json", plan)
     assert all(cost.seconds == 0 for cost in experiment_costs.estimate(planned).values())
     more = experiment(table, replace(options, seeds=(0, 1), jobs=1), small_world)
     experiments.run_experiment(more, {**before, **no_cost(more)})

@@ -172,6 +172,7 @@ def test_every_protocol_names_what_there_is() -> None:
         ("{", "line 1: not YAML"),
         ("- a", "not a list of protocols"),
         ("_data: {}", "expected NAME"),
+        ("_dat: {}\nmine: {recipe: negclip}", "unknown field '_dat'"),
         ("mine: {recipe: negclip}\nmine: {recipe: negclip}", "line 2: .*'mine' is there twice"),
         ("mine:\n  recipe: clip\n  recipe: negclip", "line 3: .*'recipe' is there twice"),
         ("mine: &a {recipe: negclip}\nother: {<<: *a}", "line 1: .*anchors"),
@@ -279,10 +280,15 @@ def test_the_name_of_a_plan_is_that_of_a_file(tmp_path: Path) -> None:
     reproduce._inputs(options).save(tmp_path)
     texts = ("protocol", "recipe", "model", "table", "captions", "images", "device", "weights")
     plan = {**dict.fromkeys(texts, "x"), "name": "../x", "settings": {}, "photos": 1}
-    plan |= {"benchmarks": [], "folders": [], "save_every": 1}
-    write_json(tmp_path / "plan.json", plan)
-    with pytest.raises(CompoclipError, match=r"^\.\./x: no name for a file; rename the protocol$"):
-        reproduce.reproduce(options, lambda plan: True, lambda job: None)
+    plan |= {key: [] for key in ("benchmarks", "folders", "base", "row")}
+    plan |= {key: {} for key in ("published", "downloads", "estimate", "speed", "left_out")}
+    plan |= {"of_photos": 1, "save_every": 1}
+    name = r"\.\./x: no name for a file; rename the protocol"
+    more = r".*plan\.json: unknown field 'seeds' \(str\); delete it to plan anew"
+    for change, message in (({}, name), ({"seeds": 3}, more)):
+        write_json(tmp_path / "plan.json", {**plan, **change})
+        with pytest.raises(CompoclipError, match=f"^{message}$"):
+            reproduce.reproduce(options, lambda plan: True, lambda job: None)
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,7 @@ def test_nothing_left_after_the_thresholds(files: dict[str, Path]) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "not a graph vocabulary"),
+        ({"adjectives": ["red"]}, "unknown field 'adjectives'"),
         ({"objects": []}, "objects must be a list of words"),
         ({"attributes": "red"}, "attributes must be a list"),
         ({"relations": [1]}, "relations must be a list of words"),

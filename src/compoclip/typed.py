@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -227,11 +227,17 @@ def require_kind(
 
 
 def read_fields(
-    row: Any, kinds: Mapping[str, Any], origin: str, remedy: str = "fetch the file again"
+    row: Any,
+    kinds: Mapping[str, Any],
+    origin: str,
+    remedy: str = "fetch the file again",
+    *,
+    others: bool = True,
 ) -> dict[str, Any]:
     """Return a record that has fields of these types; those that may be null may be missing.
 
-    origin: the file and row. Raise CompoclipError for any other record.
+    origin: the file and row. others: whether it may have other fields, which are ignored, as a row
+    of somebody else's has. Raise CompoclipError for any other record.
     """
     needed = [key for key, kind in kinds.items() if kind is object or not is_a(None, kind)]
     if not isinstance(row, dict):
@@ -243,6 +249,8 @@ def read_fields(
         raise CompoclipError(
             f"{origin} needs {', '.join(needed)}; it has: {names_listed(row)}; {remedy}"
         )
+    if not others:
+        _require_known(row, kinds, origin, remedy)
     for key, kind in kinds.items():
         require_kind(f"{origin}: {key!r}", row.get(key), kind, remedy)
     return {**dict.fromkeys(kinds), **row}
@@ -299,10 +307,16 @@ def _require_names(
     value: Mapping[str, Any], declared: Iterable[Any], position: str, remedy: str
 ) -> None:
     names = {field.name: field for field in declared}
-    for name in value:
-        if name not in names:
-            raise CompoclipError(f"{position}: unknown field {typed_repr(name)}; {remedy}")
+    _require_known(value, names, position, remedy)
     for name, field in names.items():
         required = field.default is MISSING and field.default_factory is MISSING
         if required and name not in value:
             raise CompoclipError(f"{position}: no field {name!r}; {remedy}")
+
+
+def _require_known(
+    value: Iterable[str], names: Collection[str], position: str, remedy: str
+) -> None:
+    for name in value:
+        if name not in names:
+            raise CompoclipError(f"{position}: unknown field {typed_repr(name)}; {remedy}")

@@ -23,6 +23,7 @@ from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.table import official_reader
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.typed import read_fields
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import OpenedPart
@@ -244,7 +245,8 @@ def read_edition(root: Path) -> str | None:
     path = root / EDITION
     if not path.is_file():
         return None
-    name = files.text(files.record(files.read_json(path), str(path)), "edition", str(path))
+    record = files.read_json(path)
+    name: str = read_fields(record, {"edition": str}, str(path), others=False)["edition"]
     if not name.replace("-", "").replace("_", "").isalnum():
         raise CompoclipError(f"{path}: edition {name!r:.80} may hold letters, digits, - and _ only")
     return name

@@ -54,7 +54,7 @@ from compoclip.config import of_text, place_in
 from compoclip.console import note
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import named_files, require_there
-from compoclip.errors import CompoclipError, UsageError, names_listed, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
@@ -73,6 +73,8 @@ _ENTRY: Mapping[str, Any] = {
     **dict.fromkeys(("root", "images", "id"), str | None),
     "options": dict | None,
 }
+_SUITE_FORM = 'expected {"benchmarks": [{"name": ...}, ...]}'
+_SUITE: Mapping[str, Any] = {"benchmarks": list, "name": str | None, "made_by": dict | None}
 
 
 @dataclass(frozen=True)
@@ -198,22 +200,23 @@ def _path(text: str | Path) -> Path:
     return path
 
 
+def suite_record(path: Path) -> dict[str, Any]:
+    """Return what a suite file holds, its benchmarks not yet checked."""
+    data = read_json(path, damaged="give a suite file, or the folder that holds one")
+    return read_fields(data, _SUITE, str(path), _SUITE_FORM, others=False)
+
+
 def read_suite(path: Path) -> list[Target]:
     """Return the benchmarks that a suite file lists."""
-    data = read_json(path, damaged="give a suite file, or the folder that holds one")
-    remedy = 'expected {"benchmarks": [{"name": ...}, ...]}'
     targets, folder = [], path.parent
-    listed = read_fields(data, {"benchmarks": list}, str(path), remedy)["benchmarks"]
-    for number, row in enumerate(listed, start=1):
+    for number, row in enumerate(suite_record(path)["benchmarks"], start=1):
         location = f"{path}: benchmark {number}"
-        entry = read_fields(row, _ENTRY, location, remedy)
-        odd = names_listed(sorted(entry.keys() - _ENTRY.keys()))
-        require(not odd, location, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
+        entry = read_fields(row, _ENTRY, location, _SUITE_FORM, others=False)
         name, place, images, id, options = (entry[key] for key in _ENTRY)
         options = _options(name, options or {}, folder, location)
         photos = folder / _path(images) if images else None
         targets.append(Target(name, folder / _path(place or "."), photos, id, options))
-    require(targets, path, remedy)
+    require(targets, path, _SUITE_FORM)
     return targets
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from compoclip.files import (
     content_hash,
     encodable,
     file_stamp,
+    read_json,
     replacing,
     unwritable,
     write_json,
@@ -51,6 +51,7 @@ from compoclip.patterns import SHARD_FILES, ending_of, find_files, has_ending, r
 from compoclip.recordfile import json_bytes
 from compoclip.records import columns_of
 from compoclip.tables import json_row, read_lines
+from compoclip.typed import read_fields
 
 Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""
@@ -336,6 +337,9 @@ class ShardResult:
     stop: bool = False
 
 
+_MANIFEST = {**dict.fromkeys(("source", "state", "content"), str), "counts": dict}
+
+
 def finished(task: ShardTask) -> Counts | None:
     """Return the counts of a shard that an earlier run finished; None if it has to be made.
 
@@ -343,23 +347,22 @@ def finished(task: ShardTask) -> Counts | None:
     when it was made from another file of the same name.
     """
     try:
-        manifest = json.loads(task.manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        path = task.manifest
+        manifest = read_fields(read_json(path), _MANIFEST, str(path), others=False)
+    except CompoclipError:
         return None
-    if not isinstance(manifest, dict):
+    if manifest["content"] != content_hash(task.target):
         return None
-    if manifest.get("content") != content_hash(task.target):
-        return None
-    if manifest.get("state") == file_stamp(task.source):
-        counts, usual = manifest.get("counts"), new_counts()
+    if manifest["state"] == file_stamp(task.source):
+        counts, usual = manifest["counts"], new_counts()
         task.job.make([], usual)  # zeros
         with suppress(AttributeError, TypeError):  # no counts
-            add_counts(usual, counts or {})
+            add_counts(usual, counts)
             return usual if usual == counts else None
         return None
-    if manifest.get("source") != str(task.source.absolute()):
+    if manifest["source"] != str(task.source.absolute()):
         raise CompoclipError(
-            f"{task.target}: was made from {manifest.get('source')}, not from {task.source}; "
+            f"{task.target}: was made from {manifest['source']}, not from {task.source}; "
             "choose another -o"
         )
     return None

@@ -184,8 +184,9 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     require_same(out, Fingerprint.load(out).differences(made_from), "holds another pack")
     if "packed" not in record:
         return None
+    kinds = {**dict.fromkeys(made_from.values, Any), "packed": dict, _CONTENT: dict[str, str]}
+    hashes = read_fields(record, kinds, str(path), _REMEDY, others=False)[_CONTENT]
     packed: PackSummary = build(PackSummary, record["packed"], str(path), _REMEDY)
-    hashes = read_fields(record, {_CONTENT: dict[str, str]}, str(path), _REMEDY)[_CONTENT]
     for name in (name for name in hashes if hashes[name] != content_hash(out / name)):
         note(f"{out / name}: differs from what was packed; packing again")
         return None

@@ -30,13 +30,14 @@ from compoclip.evaluation.published.read import (
     PublishedRow,
     PublishedTable,
 )
-from compoclip.files import only_writer, read_json_object, write_json
+from compoclip.files import only_writer, read_json, write_json
 from compoclip.methods.registry import load_recipe
 from compoclip.models.names import BLIND
 from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate
 from compoclip.programs.sweep import folder_name, run_one, slug
+from compoclip.typed import NonNegative, read_fields
 from compoclip.workers import at_once, available_cores
 
 FULL = "full"
@@ -369,6 +370,15 @@ def is_done(run: ArmRun, planned: Experiment) -> bool:
     return Path(run.model).exists() and results.is_dir()
 
 
+_AGAIN = "delete it"
+_PLAN: Mapping[str, Any] = {
+    **dict.fromkeys(("estimated", "runs"), dict[str, dict[str, object]]),
+    **dict.fromkeys(("budget", "share"), NonNegative),
+    "table": str,
+    "taken_seconds": dict[str, float],
+}
+
+
 def _plan_path(planned: Experiment) -> Path:
     return planned.options.out / "plans" / f"{planned.table.id}.json"
 
@@ -376,7 +386,10 @@ def _plan_path(planned: Experiment) -> Path:
 def earlier_plan(planned: Experiment) -> dict[str, Any]:
     """Return the plan that an earlier start of the table wrote; empty for none."""
     path = _plan_path(planned)
-    return read_json_object(path, damaged="delete it") if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    plan = read_json(path, damaged=_AGAIN)
+    return read_fields(plan, _PLAN, str(path), _AGAIN, others=False)
 
 
 def save_plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, Any]:

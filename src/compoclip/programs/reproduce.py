@@ -57,9 +57,11 @@ _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned mod
 _PLAN: Mapping[str, Any] = {
     **dict.fromkeys(("name", "protocol", "recipe", "model", "table"), str),
     **dict.fromkeys(("captions", "images", "device"), str),
-    **dict.fromkeys(("benchmarks", "folders"), list[str]),
-    **dict.fromkeys(("photos", "save_every"), Count),
-    "settings": dict[str, object],
+    **dict.fromkeys(("benchmarks", "folders", "base", "row"), list[str]),
+    **dict.fromkeys(("photos", "of_photos", "save_every"), Count),
+    **dict.fromkeys(("settings", "published", "downloads", "estimate", "speed"), dict[str, object]),
+    "left_out": dict[str, str],
+    "weights": str | None,  # not before they are downloaded
 }
 
 
@@ -421,7 +423,7 @@ def reproduce(
             plan = read_json_object(out / PLAN, damaged="delete it to plan anew")
             differences = Fingerprint.load(out).differences(inputs)
             require_same(out, differences, f"holds {plan.get('name')}")
-            read_fields(plan, _PLAN, str(out / PLAN), "delete it to plan anew")
+            read_fields(plan, _PLAN, str(out / PLAN), "delete it to plan anew", others=False)
             note(f"{out}: resumes {plan['name']}")
         else:
             plan = make_plan(options)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.subgraphs import SubGraph, phrase, pieces_of, relation_words
@@ -53,6 +54,7 @@ from compoclip.rewrites.relations import (
     sense_of,
 )
 from compoclip.rewrites.slots import preposition
+from compoclip.typed import read_fields
 
 # --- The words that negatives take: objects, attributes and relations. ---
 #
@@ -61,6 +63,7 @@ from compoclip.rewrites.slots import preposition
 
 VOCABULARY_FORMAT = "compoclip-graph-vocabulary-1"
 WORD_KINDS = ("objects", "attributes", "relations")
+_VOCABULARY = dict.fromkeys(("format", "source", "licence", "built", *WORD_KINDS), Any)
 _REMEDY = "make one with scripts/build_graph_vocabulary.py"
 
 
@@ -92,6 +95,7 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
     if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
         raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    read_fields(data, _VOCABULARY, str(path), _REMEDY, others=False)
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)

@@ -16,7 +16,7 @@ from compoclip.differences import differences_of, require_same
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.models.config import sound
-from compoclip.typed import require_kind
+from compoclip.typed import read_fields, require_kind
 from compoclip.workers import mapper
 from compoclip_world.captions import CAPTION_TYPES, captions_for, weights_of
 from compoclip_world.sampling import require_words, scene_for
@@ -82,8 +82,9 @@ def require_whole(out: Path, recorded: Any, spec: Any, names: Iterable[str]) -> 
 
     recorded: the parameters in the folder. spec: those that are wanted, a dataclass. names: files.
     """
-    again = "remove the folder, and it is written again"
-    require_same(out, differences_of(recorded, asdict(spec)), "is of other parameters", again)
+    again, now = "remove the folder, and it is written again", asdict(spec)
+    read_fields(recorded, dict.fromkeys(now, Any), str(out), again, others=False)
+    require_same(out, differences_of(recorded, now), "is of other parameters", again)
     missing = [name for name in names if not (out / name).is_file()]
     if missing:
         files = counted(len(missing), "file")

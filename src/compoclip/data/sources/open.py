@@ -420,6 +420,7 @@ def _unknown(spec: str) -> UsageError:
 #      "without": ["000000391895.jpg#0", ...], "because": "photos of the Karpathy test"}
 
 KEY = "selection_of"
+_SELECTION = {KEY: dict[str, object], "without": list[str], "because": str | None}
 _REMEDY = "write it again: compoclip data audit --kept"
 
 
@@ -427,7 +428,7 @@ def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> So
     """Open what a selection names, without the samples that it leaves out."""
     if request.split not in (None, ALL):  # it may be a part of one already
         raise UsageError(f"{request.spec}: selections take no --split; leave it out")
-    parts = read_fields(data, {KEY: dict[str, object], "without": list[str]}, str(path), _REMEDY)
+    parts = read_fields(data, _SELECTION, str(path), _REMEDY, others=False)
     require("spec" in parts[KEY], path, f"no selection of a source; {_REMEDY}")
     whole = built(Request, typed(parts[KEY], options_of(Request), f"{path}: "))
     if Path(whole.spec).absolute() == path.absolute():
@@ -441,7 +442,7 @@ def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> So
         )
     rows = np.array([i for i, id in enumerate(ids) if id not in left], np.int64)
     require(len(rows), path, f"leaves out every sample; {_REMEDY}")
-    because = str(data.get("because") or "sample that the selection leaves out")
+    because = str(parts["because"] or "sample that the selection leaves out")
     fewer = len(ids) - len(rows)
     taken = source.take(rows, f"{source.describe()} without {fewer} ({path})", {because: fewer})
     taken.selected = True

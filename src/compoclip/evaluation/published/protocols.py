@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.config import parsed_yaml
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.published.read import published_table
 from compoclip.files import read_text
 from compoclip.typed import build
 
 _FILE = Path(__file__).with_name("protocols.yaml")
 _REMEDY = "see protocols.yaml of the package"
+_SHARED = ("_data", "_work")
+"""Names in a file of protocols that are no protocols."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,15 @@ def work(benchmark: str) -> tuple[int, int] | None:
 @cache
 def _content(path: Path) -> dict[str, Any]:
     data = parsed_yaml(read_text(path), path, "list of protocols")
-    if all(name.startswith("_") for name in data):
+    for name in data:
+        require(name in _SHARED or name[:1] != "_", path, f"unknown field {name!r}; {_REMEDY}")
+    if data.keys() <= {*_SHARED}:
         raise CompoclipError(f"{path}: expected NAME: {{recipe: ..., model: ..., ...}}")
     return data
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    return tuple(name for name in _content(path) if not name.startswith("_"))
+    return tuple(name for name in _content(path) if name not in _SHARED)
 
 
 def _read(path: Path, name: str) -> Protocol:
