@@ -93,7 +93,6 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "evaluate": ["--device=cpu"],
     "compare": ["--resamples=20"],
     "report": ["--resamples=20"],
-    "wise-ft": ["--resamples=20", "--device=cpu"],
     "towers": ["--resamples=20", "--device=cpu"],
     "maps": ["--device=cpu"],
     "nearest": ["--device=cpu", "--number=2"],
@@ -131,7 +130,9 @@ def small(command: Command) -> list[str]:
     if words[:2] == ["sweep", "--config"]:
         more = [*more, "--draws=1"]
     if "--sweep" in words:
-        more = [*more, "--steps=1"]
+        more = [*more, "--steps=1", "--resamples=20", "--device=cpu"]
+    if "--against" in words:
+        more = []
     if "--suite" in words:
         more = [*more, "--suite-items=3"]
     return [*words, *more]

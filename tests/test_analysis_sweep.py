@@ -232,8 +232,8 @@ def test_shares_have_no_rounding_noise() -> None:
     ("more", "message"),
     [
         (["--sweep"], "--on BENCHMARK"),
-        (["--scope", "all", "image"], "need --sweep; add it"),
-        (["--keep", "zero-shot"], "need --sweep; add it"),
+        (["--scope", "all", "image"], "several scopes go with --sweep"),
+        (["--keep", "zero-shot"], "--keep goes with --sweep"),
         (["--sweep", "--on", "sugarcrepe", "--max-loss", "-1"], "--max-loss"),
         (["--sweep", "--on", "sugarcrepe", "--batch-size", "0"], "--batch-size"),
         (["--sweep", "--on", "sugarcrepe", "--steps", "0"], "--steps must be at least 1"),

@@ -172,6 +172,7 @@ def test_every_protocol_names_what_there_is() -> None:
         ("{", "line 1: not YAML"),
         ("- a", "not a list of protocols"),
         ("_data: {}", "expected NAME"),
+        ("mine: {}\nother: {}", r"holds several protocols \(mine, other\); keep one"),
         ("_dat: {}\nmine: {recipe: negclip}", "unknown field '_dat'"),
         ("mine: {recipe: negclip}\nmine: {recipe: negclip}", "line 2: .*'mine' is there twice"),
         ("mine:\n  recipe: clip\n  recipe: negclip", "line 3: .*'recipe' is there twice"),

@@ -227,9 +227,25 @@ def built(kind: type[T], values: Mapping[str, Any]) -> T:
 
 def require_with(options: object, other: str, *names: str) -> None:
     """Raise UsageError for each of these options that is given without another that it needs."""
-    for name in names if not getattr(options, other) else ():
-        if getattr(options, name):
-            raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
+    if not getattr(options, other):
+        refuse(options, names, f"goes with --{other.replace('_', '-')}")
+
+
+def refuse(options: object, names: Iterable[str], because: str) -> None:
+    """Raise UsageError for each of these options that is given: whose value is not its default.
+
+    because: the rest of the message, such as "goes with --to".
+    """
+    by_name = options_of(type(options))
+    for option in (by_name[name] for name in names):
+        if getattr(options, option.name) != option.default:
+            shown = option.usage.metavar if option.usage.positional else option.flag
+            raise UsageError(f"{shown} {because}")
+
+
+def no_use(other: str) -> str:
+    """Return that an option has no use with another, for `refuse`."""
+    return f"has no use with {other}; leave it out"
 
 
 def require_distinct(name: str, values: Sequence[object]) -> None:

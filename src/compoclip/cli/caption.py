@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from compoclip import console
 from compoclip.cli.caption_input import caption_items, note_left_out
 from compoclip.cli.options import OnDevice, Outcome
-from compoclip.config import AtOnce, DataName, InputFolder, Names, OutputFile, Shown, require_with
+from compoclip.config import (
+    AtOnce,
+    DataName,
+    InputFolder,
+    Names,
+    OutputFile,
+    Shown,
+    no_use,
+    refuse,
+    require_with,
+)
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -112,13 +122,11 @@ _OF_PHOTOS = ("images", "batch_size")
 def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions or photos are left without an answer."""
     photos = options.task == PHOTOS
-    for name in _OF_TEXTS if photos else _OF_PHOTOS:
-        if getattr(options, name) != getattr(CaptionOptions, name):
-            flag = f"--{name.replace('_', '-')}"
-            if photos:
-                raise UsageError(f"{flag} has no use with --task {PHOTOS}; leave it out")
-            raise UsageError(f"{flag} goes with --task {PHOTOS}")
-    require_with(options, "server", "key_env")
+    if photos:
+        refuse(options, _OF_TEXTS, no_use(f"--task {PHOTOS}"))
+    else:
+        refuse(options, _OF_PHOTOS, f"goes with --task {PHOTOS}")
+    require_with(options, "server", "key_env", "concurrency", "timeout", "retries")
     task = None if photos else load_task(options.task)
     from compoclip.language.rows import Outputs
 

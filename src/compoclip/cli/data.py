@@ -16,7 +16,16 @@ from rich.filesize import decimal
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
-from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
+from compoclip.config import (
+    DataName,
+    InputFile,
+    OfficialName,
+    OutputFile,
+    OutputFolder,
+    Shown,
+    no_use,
+    refuse,
+)
 from compoclip.console import counted, note, progress_bar, require_terminal
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
@@ -384,6 +393,8 @@ def pack_main(options: PackOptions) -> Outcome:
         return run(work, tasks, workers, options.engine)
 
     require_engine(options.engine)
+    if options.keep:
+        refuse(options, ("size", "quality"), no_use("--keep"))
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     request = request_of(options.data, options)
     packed = pack(request, options.out, spec, spread, options.max_bad)

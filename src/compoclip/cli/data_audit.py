@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.cli.data import named
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
+from compoclip.config import (
+    DataName,
+    InputFolder,
+    InputPlace,
+    OfficialName,
+    OutputFile,
+    Shown,
+    refuse,
+)
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.data.places import names_data
@@ -97,6 +105,10 @@ def audit_main(options: AuditOptions) -> Outcome:
             training = (str(options.data),)
         else:
             loaded = [target.load() for target in chosen]
+    if not training:
+        refuse(options, ("overlap",), "goes with training data: name it with --train")
+    if not loaded:
+        refuse(options, ("text_only",), "goes with benchmarks: name them")
     from compoclip.data.sources.open import request_of
 
     requests = [request_of(spec, options) for spec in training]

@@ -22,6 +22,10 @@ from compoclip.config import (
     OutputFolder,
     Resamples,
     Shown,
+    no_use,
+    options_of,
+    refuse,
+    require_with,
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically, write_json, write_jsonl
@@ -89,10 +93,14 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     """Make one mix, or measure all."""
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
-    if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
-        raise UsageError("several scopes, --on and --keep need --sweep; add it")
     if options.sweep:
+        refuse(options, ("alpha",), no_use("--sweep"))
+        require_with(options, "keep", "max_loss")
         return _sweep(options)
+    if len(options.scope) > 1:
+        raise UsageError("several scopes go with --sweep")
+    refuse(options, ("steps", "keep", "max_loss"), "goes with --sweep")
+    refuse(options.measuring, options_of(Measuring), "goes with --sweep")
     from compoclip.models.checkpoint import save_model
     from compoclip.models.conversion import interpolate
 

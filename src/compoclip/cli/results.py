@@ -19,6 +19,8 @@ from compoclip.config import (
     RunFolder,
     Shown,
     TableName,
+    no_use,
+    refuse,
     require_with,
 )
 from compoclip.errors import CompoclipError, UsageError, printable
@@ -121,6 +123,7 @@ def compare_main(options: CompareOptions) -> Outcome:
     """Print a table for each pair, and what they say."""
     require_with(options, "against", "allow_partial", "mteb")
     if options.against is not None:
+        refuse(options, ("details", "resamples", "seed"), no_use("--against"))
         return _against(options, options.against)
     if len(options.results) < 2:
         inside = [folder for place in options.results for folder in sorted(place.glob("*/"))]

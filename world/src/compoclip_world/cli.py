@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
-from compoclip.config import NewFolder, OutputFile, OutputFolder, Resamples, Shown
+from compoclip.config import NewFolder, OutputFile, OutputFolder, Resamples, Shown, require_with
 from compoclip.console import columns, counted
 from compoclip.errors import UsageError, require
 from compoclip.files import write_atomically, write_json
@@ -167,6 +167,7 @@ class AskOptions(FromWorld):
 
 def train(options: WorldTrainOptions) -> Outcome:
     """Write a training set."""
+    require_with(options, "suite", "suite_items")
     out = options.out.absolute()
     if options.suite is not None and options.suite.absolute() in (out, *out.parents):
         raise UsageError("--suite is a folder of its own, not --out or one around it")

@@ -56,7 +56,7 @@ def protocol_names() -> tuple[str, ...]:
 
 
 def protocol(name: str) -> Protocol:
-    """Return a protocol of the package, or the last one of a YAML file.
+    """Return a protocol of the package, or the one of a YAML file.
 
     Raises UsageError for an unknown name, CompoclipError for a missing or malformed file.
     """
@@ -64,7 +64,9 @@ def protocol(name: str) -> Protocol:
         if name not in protocol_names():
             raise UsageError(f"no protocol '{name}'; {closest(name, protocol_names())}")
         return _read(_FILE, name)
-    return _read(Path(name), _names(Path(name))[-1])
+    names = _names(Path(name))
+    require(len(names) == 1, name, f"holds several protocols ({', '.join(names)}); keep one")
+    return _read(Path(name), names[0])
 
 
 def training_photos(name: str) -> TrainingPhotos:
