@@ -22,9 +22,9 @@ from compoclip.data.sources.open import open_source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.evaluation.results import Results, file_stem, load_results
+from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import evaluate
-from compoclip.files import read_json, write_json
+from compoclip.files import file_stem, read_json, write_json
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,10 +22,11 @@ from compoclip.analysis.maps import (
     word_maps,
     word_positions,
 )
+from compoclip.cli import explain
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Bootstrap
-from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.image_tower import ImageFeatures
@@ -358,3 +360,15 @@ def test_the_command(tmp_path, capsys) -> None:
     ):
         assert main(wrong) == 2
         assert said in capsys.readouterr().err
+
+
+def test_pictures_of_a_model_named_as_a_path_lie_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = pointing_scenes(bundled_world(), 1, 64)[0]
+    scene.image.save(tmp_path / "x.png")
+    models = {"org/clip": load_model("bundled"), "hf:org": load_model("bundled")}
+    monkeypatch.setattr(explain, "load_models", lambda *_: models)
+    options = explain.MapsOptions(("a", "b"), tmp_path / "x.png", "red", tmp_path / "out")
+    explain.maps_main(options)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"org_clip", "hf_org"}

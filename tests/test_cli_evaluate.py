@@ -245,6 +245,9 @@ def test_names_of_models(model):
     }
     with pytest.raises(UsageError, match="two models are called 'bundled'"):
         run.named_models(["bundled", "bundled"])
+    options = run.EvaluateOptions(on=("sugarcrepe",))
+    with pytest.raises(UsageError, match="'a:b' and 'a/b' have one file name, a_b"):
+        run.evaluate(options, {"a:b": "bundled", "a/b": "bundled"})
 
 
 def test_wrong_numbers_are_usage_errors(model, capsys):

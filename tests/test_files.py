@@ -17,8 +17,15 @@ from safetensors.numpy import save_file
 
 from build.tables import write_parquet
 from compoclip import tables
-from compoclip.errors import CompoclipError
-from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import (
+    file_stems,
+    new_folder,
+    read_json,
+    replacing,
+    write_atomically,
+    write_text,
+)
 from compoclip.records import read_records
 from compoclip.tables import read_delimited, read_jsonl, read_lines
 
@@ -271,3 +278,32 @@ def test_the_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"image,caption\n" + b"1.jpg,x\n" * 20_000 + b"1.jpg,\xc3\n" + b"1.jpg,x\n")
     with pytest.raises(CompoclipError, match=r"a\.csv: line 20002 is not UTF-8 text .*convert"):
         list(read_delimited(path))
+
+
+# --- Names of models and benchmarks as names of files. ---
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("org/clip", "org:clip"),
+        ("org/clip", "org_clip"),
+        ("a b", "a|b"),
+        ("a\\b", "a/b"),
+        ("a*", "a?"),
+        ('a"', "a<"),
+        ("a\n", "a>"),
+        (".a", "a"),
+        ("..", "_"),
+        ("", "."),
+    ],
+)
+def test_names_of_one_file_are_refused(one: str, other: str) -> None:
+    assert [*file_stems([one, "b", one])] == [one, "b"]
+    with pytest.raises(UsageError, match=r"^'.*' and '.*' have one file name, .*; rename one$"):
+        file_stems([one, "b", other])
+
+
+def test_names_as_files() -> None:
+    names = ["a/b", "hf-hub:org/clip", "..x"]
+    assert [*file_stems(names).values()] == ["a_b", "hf-hub_org_clip", "x"]

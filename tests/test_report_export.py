@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form
 from compoclip.cli.main import main
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.groups import RECOGNITION
 from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
@@ -48,6 +49,14 @@ def test_tables_that_are_not_written_again_are_named(study, tmp_path, capsys):
         (tmp_path / name).unlink()
     write_tables(study, tmp_path)
     assert not capsys.readouterr().err
+
+
+def test_tables_of_models_of_one_file_name_are_refused(study, tmp_path):
+    comparison = next(iter(study.comparisons.values()))
+    twins = dataclasses.replace(study, comparisons={"a/b": comparison, "a:b": comparison})
+    with pytest.raises(UsageError, match="'a/b' and 'a:b' have one file name, a_b; rename one"):
+        write_tables(twins, tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_tables_in_every_layout(study, tmp_path):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, printable, typed_repr
+from compoclip.errors import CompoclipError, UsageError, printable, typed_repr
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -401,6 +401,24 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
             with suppress(OSError):
                 for folder_made in created:
                     folder_made.rmdir()
+
+
+# --- Names of models and benchmarks as names of files. ---
+
+
+def file_stem(name: str) -> str:
+    """Return a benchmark or model name as a file name: separators become "_"."""
+    return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
+
+
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return the `file_stem` of each name; raise UsageError for two names with the same."""
+    names_of: dict[str, str] = {}
+    for name in names:
+        stem = file_stem(name)
+        if (other := names_of.setdefault(stem, name)) != name:
+            raise UsageError(f"'{other}' and '{name}' have one file name, {stem}; rename one")
+    return {name: stem for stem, name in names_of.items()}
 
 
 # --- Places that must be writable, checked before the work. ---

@@ -28,7 +28,7 @@ from compoclip.config import (
     require_with,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_atomically, write_json, write_jsonl
+from compoclip.files import file_stems, write_atomically, write_json, write_jsonl
 from compoclip.printed import Table
 from compoclip.programs.run import Measuring, load_models, named_models
 from compoclip.ranks import device_named
@@ -397,11 +397,12 @@ def maps_main(options: MapsOptions) -> Outcome:
 
     models = load_models(options.models, options.device)
     records, rows = [], []
+    stems = file_stems(models)
     for name, model in models.items():
         maps = patch_maps(model, image, options.caption)
         for place, word in enumerate(maps.words, 1):
             plain = "".join(c for c in word.word if c.isalnum()) or "mark"
-            path = options.out / name / f"{place:02}-{plain}.png"
+            path = options.out / stems[name] / f"{place:02}-{plain}.png"
             picture = overlay(image, word.attention, maps.region)
             write_atomically(path, partial(picture.save, format="PNG"))
             records.append(

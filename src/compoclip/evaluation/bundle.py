@@ -34,12 +34,13 @@ from compoclip.evaluation.comparison import Comparison, compare_all, require_one
 from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.published.measured import entries_of, fill_table, table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
-from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
+from compoclip.evaluation.results import Results, by_model, load_items, load_results
 from compoclip.evaluation.tables import comparison_table, results_table
 from compoclip.evaluation.written import BUNDLE, model_of
 from compoclip.files import (
     bytes_hash,
     file_hash,
+    file_stems,
     new_folder,
     require_new_folder,
     write_atomically,
@@ -78,6 +79,7 @@ def write_bundle(
         raise CompoclipError(
             f"{results}: has no results of the weights {trained} in {written}; evaluate them"
         )
+    stems = file_stems(result.model for result in loaded)
     with ExitStack() as stack:
         zipped = has_ending(out, ".zip")
         if zipped:
@@ -87,7 +89,7 @@ def write_bundle(
             folder = stack.enter_context(new_folder(out))
         for result in loaded:
             load_items(result)  # which must be there, and belong to the scores
-            target = folder / "results" / file_stem(result.model)
+            target = folder / "results" / stems[result.model]
             target.mkdir(parents=True, exist_ok=True)
             items = Path(result.items)
             for file in (items.with_suffix(".json"), items):

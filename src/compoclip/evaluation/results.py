@@ -24,7 +24,7 @@ from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, MAIN, POLICIES, POSITIVE_SCORE, Items
 from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
-from compoclip.files import file_stamp, only_writer, write_atomically, write_text
+from compoclip.files import file_stamp, file_stem, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.typed import Natural, NonNegative, Within, build
 
@@ -205,11 +205,6 @@ def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
         write_atomically(table, lambda place: pq.write_table(items, place, compression="zstd"))
         write_text(path, text)
     return replace(results, items=str(table))
-
-
-def file_stem(name: str) -> str:
-    """Return a benchmark or model name as a file name: separators become "_"."""
-    return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
 
 
 def load_results(path: Path) -> list[Results]:

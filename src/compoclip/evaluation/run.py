@@ -37,7 +37,6 @@ from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
 from compoclip.evaluation.pairs import PairScore, require_pairs, score_contents, score_of
 from compoclip.evaluation.results import (
     Results,
-    file_stem,
     load_items,
     load_results,
     save_results,
@@ -47,7 +46,7 @@ from compoclip.evaluation.results import (
 from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.summary import summarise
-from compoclip.files import sweep_abandoned
+from compoclip.files import file_stem, file_stems, sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
@@ -159,7 +158,7 @@ def evaluate(
     if twice is not None:
         raise UsageError(f"{twice} is named twice; name each benchmark once")
     available = [(b, *require_present(b, options.allow_partial)) for b in benchmarks]
-    folder = out / file_stem(name)
+    stems, folder = file_stems(names), out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
     if pair_score is not None and options.dimensions:
@@ -180,7 +179,7 @@ def evaluate(
             )
     done = {}
     for benchmark, content, missing in available if ranks.first and not options.fresh else ():
-        path = folder / f"{file_stem(benchmark.name)}.json"
+        path = folder / f"{stems[benchmark.name]}.json"
         sweep_abandoned(folder.absolute())
         if not path.is_file():
             continue

@@ -41,11 +41,11 @@ from compoclip.evaluation.forms.cases import judged
 from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_tables
-from compoclip.evaluation.results import Results, file_stem, load_items, load_results
+from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.written import BUNDLE, require_bundle
-from compoclip.files import file_hash, read_json, read_text
+from compoclip.files import file_hash, file_stem, read_json, read_text
 from compoclip.methods.registry import recipe_card
 from compoclip.models.config import RECORD, read_object, read_record, sound
 from compoclip.training.log import LOG, read_log

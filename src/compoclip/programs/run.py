@@ -34,7 +34,7 @@ from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.evaluation.scores import require_score
-from compoclip.files import require_writable
+from compoclip.files import file_stems, require_writable
 from compoclip.models.names import (
     BUNDLED,
     BUNDLED_KNOWS,
@@ -472,6 +472,7 @@ def evaluate(
     if not options.on:
         raise UsageError("name a benchmark with --on; compoclip list benchmarks shows all")
     require_writable(options.out)
+    file_stems(models)
     require_score(options.score)
     for model in models.values():
         if isinstance(model, str):

@@ -25,7 +25,7 @@ from compoclip.config import (
 )
 from compoclip.console import counted, left_out_listed, note, prose
 from compoclip.errors import CompoclipError, UsageError, interruption_said
-from compoclip.files import only_writer, write_json
+from compoclip.files import file_stem, only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
 from compoclip.notebook import preformatted
 from compoclip.programs.request import TrainRequest
@@ -390,8 +390,6 @@ def together_corrected(points: Sequence[Point]) -> list[Point]:
 
 def _remove_others(place: Path, names: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:
     """Remove results of an earlier call, of mixes and benchmarks that this one did not measure."""
-    from compoclip.evaluation.results import file_stem
-
     measured = {file_stem(benchmark.name) for benchmark in benchmarks}
     for folder in place.iterdir():
         if not re.fullmatch(r"base|tuned|all-[\d.]+", folder.name):

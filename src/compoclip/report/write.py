@@ -35,10 +35,10 @@ from compoclip.evaluation.published.read import (
     comparison_tables,
     published_table,
 )
-from compoclip.evaluation.results import Results, Score, file_stem
+from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
 from compoclip.evaluation.tables import comparison_table, remarks, tie_values
-from compoclip.files import write_text
+from compoclip.files import file_stems, write_text
 from compoclip.printed import Layout, Table
 from compoclip.report import plotting, wording
 from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes
@@ -103,13 +103,14 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
             rows.append([benchmark, part, metric, *cells, percent(scores[0].chance)])
     head = ["benchmark", "sub-task", "metric", *study.models, "chance"]
     printers["subtasks"] = Table(rows, head, 3, "Sub-tasks", [_BRACKETS]).printed
-    for benchmark in study.benchmarks:
+    for benchmark, stem in file_stems(study.benchmarks).items():
         if curves := curves_of(study, benchmark):
-            printers[f"levels-{file_stem(benchmark)}"] = _by_level(study, benchmark, curves).printed
+            printers[f"levels-{stem}"] = _by_level(study, benchmark, curves).printed
+    stems = file_stems(study.comparisons)
     for model, comparison in study.comparisons.items():
         gain = study.grounded.differences.get(model)
         compared = comparison_table(comparison, gain=gain, brief=False)
-        printers[f"compare-{file_stem(model)}"] = compared.printed
+        printers[f"compare-{stems[model]}"] = compared.printed
     entries = entries_of([result for m in study.models for result in study.results[m].values()])
     for table in comparison_tables():
         measured = fill_table(table, entries)

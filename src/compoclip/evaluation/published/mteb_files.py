@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.measured import Measured, TableEntry
 from compoclip.evaluation.published.read import MtebTask, PublishedTable
-from compoclip.files import new_folder
+from compoclip.files import file_stems, new_folder
 from compoclip.models.config import write_json
 
 
@@ -40,6 +39,7 @@ def write_mteb_files(
     results = {
         name: {result.reader_name: result for result in blocks[""]} for name, blocks in entries
     }
+    stems = file_stems(results)
     column_ids = [column.id for column in table.columns]
     contents: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
@@ -56,10 +56,10 @@ def write_mteb_files(
                 left_out[f"{row.name} {task.name}"] = "measured on a part of the items"
             else:
                 result = results[row.name][source.benchmark]
-                folder = re.sub(r"[^\w.-]+", "_", row.name)
                 weights = str(result.identity.get("weights", "no_revision_available"))
                 scores = {name: cell.value for name, cell in values.items() if cell}
-                contents[f"results/compoclip__{folder}/{weights}/{task.name}.json"] = _file(
+                folder = f"results/compoclip__{stems[row.name]}/{weights}"
+                contents[f"{folder}/{task.name}.json"] = _file(
                     task, scores, result.data_hash, result.seconds
                 )
     if not contents:
