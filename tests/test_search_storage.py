@@ -166,7 +166,8 @@ def test_an_index_that_lacks_a_field_or_has_a_photo_twice_is_damaged(
     [
         (lambda features: features * 50, "is not of unit length", "is not of unit length"),
         (lambda features: features * np.nan, "is not of unit length", "is not of unit length"),
-        (lambda features: features * 0, "", "is not of unit length"),
+        (lambda features: features * 0, "is not of unit length", "is not of unit length"),
+        (lambda features: features * 0.5, "is not of unit length", "is not of unit length"),
         (lambda features: features[:, :8], "has features of 8 numbers", "is not of unit length"),
     ],
 )
@@ -181,9 +182,11 @@ def test_features_of_a_file_are_of_unit_length(
     out = tmp_path / "index"
     index = indexed(photos, encoder, out)
     replace(index, features=spoil(index.features[:])).save(out)
-    if searched:
+    with pytest.raises(CompoclipError, match=f"{searched}.*; delete it and run"):
+        hits(read_index(out), encoder)
+    if "unit" in searched:
         with pytest.raises(CompoclipError, match=f"{searched}.*; delete it and run"):
-            hits(read_index(out), encoder)
+            duplicates(read_index(out))
     with pytest.raises(CompoclipError, match=f"{continued}.*; delete it and run"):
         indexed(photos, encoder, out)
 
@@ -348,22 +351,26 @@ def write_again(folder: Path, column: str, values: list[Any]) -> None:
     database = lancedb.connect(str(folder))
     rows = database.open_table("photos").to_arrow()
     place, cells = rows.schema.get_field_index(column), pa.array(values)
-    database.create_table("photos", rows.set_column(place, column, cells), mode="overwrite")
+    rows = rows.set_column(place, column, cells)
+    database.create_table("photos", rows, mode="overwrite", on_bad_vectors="null")
 
 
 @needs_lancedb
-@pytest.mark.parametrize("scale", [0.0, 50.0])
+@pytest.mark.parametrize("scale", [0.0, 50.0, None])
 def test_features_of_a_table_are_of_unit_length(
-    scale: float, photos: Path, encoder: ModelEncoder, tmp_path: Path
+    scale: float | None, photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     index = indexed(photos, encoder, tmp_path / "table", to="lancedb")
-    features = [[scale * number for number in row] for row in index.features[:].tolist()]
+    features = index.features[:].tolist()
+    width = len(features[0])
+    features[0] = None if scale is None else [scale * number for number in features[0]]
     import pyarrow as pa
 
-    cells = pa.array(features, pa.list_(pa.float32(), len(features[0])))
-    write_again(tmp_path / "table", "vector", cells)
-    with pytest.raises(CompoclipError, match=r"a feature is not of unit length.*delete it"):
-        hits(read_index(tmp_path / "table"), encoder)
+    write_again(tmp_path / "table", "vector", pa.array(features, pa.list_(pa.float32(), width)))
+    spoilt = read_index(tmp_path / "table")
+    for look in (lambda: hits(spoilt, encoder), lambda: duplicates(spoilt)):
+        with pytest.raises(CompoclipError, match=r"a feature is not of unit length.*delete it"):
+            look()
 
 
 @needs_lancedb

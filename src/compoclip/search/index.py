@@ -20,17 +20,18 @@ from compoclip.config import Engine, Option, built, options_of, typed
 from compoclip.console import counted, note, track
 from compoclip.data.options import DataOptions, Needs, naming_options
 from compoclip.data.places import named_files
-from compoclip.data.vectors import (
-    Matrix,
-    Quantised,
-    Rows,
-    StoredVectors,
-    are_unit,
-    nearest,
-)
+from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require, require_package
 from compoclip.models.plain_text import PlainTower
-from compoclip.search.lance import ABOUT, AGAIN, TableVectors, TableWriter, read_table, save_about
+from compoclip.search.lance import (
+    ABOUT,
+    AGAIN,
+    TableVectors,
+    TableWriter,
+    read_table,
+    require_unit,
+    save_about,
+)
 from compoclip.typed import Natural, Within, build, require_kind
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _COPIED = 1 << 14  # features of a table that are read at once
-_ROUNDING = 0.01  # of a cosine
-_NOT_UNIT = "a damaged index (a feature is not of unit length)"
 _SAVE_SECONDS = 600.0  # after which the photos encoded by now are written
 _SOURCE = {
     **options_of(DataOptions),
@@ -136,8 +135,8 @@ class PhotoIndex:
             problem = f"its index has features of {width} numbers, not {vectors.shape[1]}"
             raise CompoclipError(f"{origin}: {problem}; {AGAIN}")
         rows, scores = nearest(self.features, vectors, top)
-        longest = (1 + _ROUNDING) * np.linalg.norm(vectors, axis=1, keepdims=True)
-        require((np.abs(scores) <= longest).all(), origin, f"{_NOT_UNIT}; {AGAIN}")
+        if not isinstance(self.features, TableVectors):  # which checks what it reads
+            require_unit(self.features[np.unique(rows).tolist()], origin)
         return rows, scores
 
     def save(self, path: Path) -> None:
@@ -484,7 +483,7 @@ class _Update:
             assert self.old is not None  # it holds what is unchanged
             photo_rows, places = zip(*rows[start : start + _COPIED])
             features = self.old.features[list(places)]
-            require(are_unit(features), self.out, f"{_NOT_UNIT}; {AGAIN}")
+            require_unit(features, self.out)
             yield photo_rows, features
 
 
@@ -585,6 +584,7 @@ def duplicates(index: PhotoIndex, threshold: float = 0.98) -> list[tuple[str, ..
     starts = range(0, len(features), block)
     pairs = []
     for start in track(starts, "comparing photos", len(starts), "blocks"):
+        require_unit(features[start : start + block], "the index")
         for other in range(start, len(features), block):
             cosines = features[start : start + block] @ features[other : other + block].T
             pairs.append(np.argwhere(cosines >= threshold) + np.array([start, other]))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compoclip import files
 from compoclip.data.vectors import Matrix, Rows, are_unit
-from compoclip.errors import CompoclipError, optional
+from compoclip.errors import CompoclipError, optional, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,15 @@ _TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
 _WRITTEN = 1 << 14  # photos that are written at once
 _NAMED = 1000  # photos that one condition names
 _SPARE = 16  # results more than wanted, for scores that differ in their last digits
+
+
+def require_unit(vectors: Matrix, place: object) -> None:
+    """Raise CompoclipError for vectors of an index that are not of unit length; place: of it.
+
+    A search checks what it returns, an update what it copies: neither reads all for this alone.
+    """
+    problem = f"a damaged index (a feature is not of unit length); {AGAIN}"
+    require(are_unit(vectors), place, problem)
 
 
 @contextmanager
@@ -84,7 +93,7 @@ class TableVectors:
             return np.zeros((0, self.shape[1]), np.float32)
         with _one_line(self._folder):
             query = self._table.take_row_ids(ids.tolist()).select(["vector"]).with_row_id()
-            taken, vectors = _ids_and_vectors(query.to_arrow())
+            taken, vectors = _ids_and_vectors(query.to_arrow(), len(ids), self._folder)
         return vectors[np.argsort(taken)][places]
 
     def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
@@ -101,8 +110,9 @@ class TableVectors:
                 query = (
                     query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
                 )
-                results = query.with_row_id(True).limit(top + _SPARE).to_arrow()
-                ids, vectors = _ids_and_vectors(results)
+                most = min(top + _SPARE, len(self))
+                results = query.with_row_id(True).limit(most).to_arrow()
+                ids, vectors = _ids_and_vectors(results, most, self._folder)
             places = self._order[np.searchsorted(self._ids[self._order], ids)]
             products = np.vecdot(vectors, vector)
             best = np.lexsort((places, -products))[:top]
@@ -111,11 +121,13 @@ class TableVectors:
         return np.stack(rows), np.stack(scores)
 
 
-def _ids_and_vectors(rows: pa.Table) -> tuple[NDArray[np.uint64], Matrix]:
+def _ids_and_vectors(
+    rows: pa.Table, number: int, folder: Path
+) -> tuple[NDArray[np.uint64], Matrix]:
+    """Return the ids and vectors of rows; number: how many there are, but for vectors of null."""
     vectors = rows["vector"].combine_chunks()
-    flat = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
-    if not are_unit(flat):
-        raise ValueError("a feature is not of unit length")
+    flat = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, vectors.type.list_size)
+    require_unit(flat if len(flat) == number else np.zeros((1, 1), np.float32), folder)
     return rows["_rowid"].to_numpy(), flat
 
 
