@@ -86,7 +86,7 @@ def test_values_are_checked_and_stay_texts() -> None:
     [
         ("lr", "--grid", "--grid lr: write NAME=VALUE,VALUE,..."),
         ("lr=", "--grid", "--grid lr=: write NAME=VALUE,VALUE,..."),
-        ("warm-up=1", "--grid", "--grid warm-up: no such option; did you mean warmup"),
+        ("warm-up=1", "--grid", "--grid warm-up: fsc-clip has no option 'warm_up'; did you mean"),
         ("lr=a", "--grid", "--grid lr must be a number"),
         ("seed=0.5", "--grid", "--grid seed must be a whole number"),
         ("lr=1..2", "--grid", "--grid lr must be a number"),
@@ -369,7 +369,7 @@ def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ((), "name the options to vary, each once: --grid"),
         (("--random", "lr=1..2"), "--random and --draws go together"),
         (("--grid", "lr=1", "--draws=2"), "--random and --draws go together"),
-        (("--grid", "out=a,b"), "--grid out: no such option"),
+        (("--grid", "out=a,b"), "--grid out: fsc-clip has no option 'out'"),
         (("--grid", "lr=1", "--random", "lr=1..2", "--draws=1"), "each once"),
         (("--grid", "lr=1", "--jobs=0"), "--jobs must lie between 1 and"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),

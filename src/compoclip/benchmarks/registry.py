@@ -21,8 +21,9 @@ from compoclip.benchmarks.entries import entries, official_meta
 from compoclip.benchmarks.names import benchmark_names, unknown
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.table import official_reader
+from compoclip.config import no_option
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.typed import read_fields
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
         )
     for option in options:
         if option not in case_reader.options:
-            hint = closest(option, case_reader.options)
-            raise UsageError(f"benchmark {name}: no option {option!r}; {hint}")
+            raise UsageError(no_option(option, case_reader.options, f"benchmark {name}"))
     case_reader.chosen(parts)
     return case_reader, parts
 
