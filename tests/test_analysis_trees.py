@@ -343,7 +343,7 @@ def test_the_command(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     command = ["tree-score", f"a={saved}", f"b={saved}", captions, "--resamples=50"]
     assert main([*command, f"--out={out}"]) == 0
     shown = capsys.readouterr().out
-    assert "a: 4 text layers, 4 captions, 1 left out: fewer than 2 words" in shown
+    assert "a: 4 text layers, 4 captions (left out: 1 x fewer than 2 words, " in shown
     assert "h = 2 (headline)" in shown
     assert "best, minus first  +0.000" in shown
     records = json.loads((out / "tree-score.json").read_text())

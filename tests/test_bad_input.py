@@ -200,7 +200,7 @@ def test_a_malformed_benchmark(
         (lambda folder: None, "--data=nothing.tsv", 1, ("nothing.tsv", "check the path")),
         (
             lambda folder: (folder / "data.tsv").write_text("image\tcaption\n0.png\t \n"),
-            *("", 1, ("data.tsv", "empty caption: 1")),
+            *("", 1, ("data.tsv", "1 x empty caption")),
         ),
     ],
 )

@@ -333,7 +333,7 @@ def test_measured_while_training_with_the_photos_of_the_data(
     said = capsys.readouterr().out
     assert "4 photos from 5 rows" in said
     assert "stored sideways: 4 images" in said
-    assert "left out by the reader, empty caption: 1" in said
+    assert "left out by the reader: 1 x empty caption" in said
 
 
 # --- Foils: formats, sub-tasks from the data, skills, statements, malformed rows. ---

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import counted, duration, track
+from compoclip.console import counted, duration, left_out_listed, reasons_listed, track
 from compoclip.printed import Table, without
 
 
@@ -103,3 +103,11 @@ def test_the_widest_column_is_folded_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert "[69.0, 71.2]" not in Table(long, header, narrower=[without(2)]).text()
     lines = Table([["a" * 40, "1"]], ["", "n"]).text().splitlines()
     assert lines[2:] == [f"{'a' * 37}  1", "a" * 3]
+
+
+def test_reasons_are_listed_by_one_rule() -> None:
+    reasons = {"empty caption": 1200, "hidden file": 0, "caption that is no text": 1}
+    listed = ["1,200 x empty caption", "1 x caption that is no text"]
+    assert reasons_listed(reasons) == listed
+    assert left_out_listed(reasons) == f" (left out: {', '.join(listed)})"
+    assert left_out_listed({"hidden file": 0}) == ""

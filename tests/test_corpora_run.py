@@ -48,7 +48,7 @@ def test_the_verb_says_what_it_did(tmp_path: Path, capsys: Capture) -> None:
     shown = capsys.readouterr().out
     assert shown.startswith("3 shards written in ")
     assert "0 were there already; 0 left out" in shown
-    left_out = "3 empty caption, 3 sample without a caption"
+    left_out = "3 x empty caption, 3 x sample without a caption"
     assert f"18 rows with 15 captions (left out: {left_out})" in shown
     assert "no-synonym" in shown
     assert rewrite(source, "-o", tmp_path / "out", "--json") == 0

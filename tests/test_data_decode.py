@@ -313,7 +313,7 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     reason = image_names.why_unread("a.heic")
     assert reason.startswith("image of a kind that is not read (.heic: pip")
     (tmp_path / "a.txt").write_text("a red square")
-    with pytest.raises(CompoclipError, match=r"left out: .*\(\.heic: pip install .*\): 1"):
+    with pytest.raises(CompoclipError, match=r"left out: 1 x .*\(\.heic: pip install .*\)"):
         Request(str(tmp_path)).open()
 
 

@@ -217,7 +217,7 @@ def test_training_and_packing_leave_the_test_out_and_say_so(
     assert main(["data", "audit", "--train", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "3 rows" in printed
-    assert "left out by the reader, sample of split 'test'" in printed
+    assert "x sample of split 'test'" in printed
 
 
 # --- Data that name no splits: a hash of the photo decides. ---

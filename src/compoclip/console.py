@@ -190,9 +190,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
+def reasons_listed(reasons: Mapping[str, int]) -> list[str]:
+    """Return reasons with their numbers, "1,200 x hidden file", all but those of none."""
+    return [f"{number:,} x {reason}" for reason, number in reasons.items() if number]
+
+
 def left_out_listed(reasons: Mapping[str, int]) -> str:
     """Return " (left out: 2 x hidden file)", of reasons with their numbers; "" if none is."""
-    listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items() if number)
+    listed = ", ".join(reasons_listed(reasons))
     return f" (left out: {listed})" if listed else ""
 
 

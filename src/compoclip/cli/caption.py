@@ -204,7 +204,7 @@ def _write_texts(options: CaptionOptions, task: PromptTask, out: Outputs) -> Out
         "out": str(out.rows),
         **provenance,
     }
-    reasons = ", ".join(f"{n:,} x {reason}" for reason, n in summary["rejected"].items())
+    reasons = ", ".join(console.reasons_listed(summary["rejected"]))
     before = f", {collected.before:,} were there" if collected.before else ""
     lines = [
         f"{task.name}: {console.counted(tally.texts, 'text')} for {tally.with_text:,} of "
@@ -284,7 +284,7 @@ def _caption_photos(options: CaptionOptions, out: Outputs) -> Outcome:
         f"{before} -> {out.rows}"
     ]
     if tally.left_out:
-        reasons = ", ".join(f"{n:,} x {cause}" for cause, n in summary["left_out"].items())
+        reasons = ", ".join(console.reasons_listed(summary["left_out"]))
         lines.append(f"  without a caption: {reasons} -> {out.rejected}")
     if tally.cut:
         cut = console.counted(tally.cut, "caption")

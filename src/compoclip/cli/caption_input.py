@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compoclip.console import note
+from compoclip.console import note, reasons_listed
 from compoclip.data.columns import (
     CAPTION_COLUMNS,
     EMPTY_CAPTION,
@@ -181,8 +181,8 @@ def caption_items(
 
 def note_left_out(reasons: Mapping[str, int]) -> None:
     """Say how many rows of the data are left out, and why."""
-    for reason, number in reasons.items():
-        note(f"left out of the data: {number} x {reason}")
+    for listed in reasons_listed(reasons):
+        note(f"left out of the data: {listed}")
 
 
 def _bare(path: Path, column: str | None) -> CaptionFile | None:

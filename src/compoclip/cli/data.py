@@ -26,7 +26,7 @@ from compoclip.config import (
     no_use,
     refuse,
 )
-from compoclip.console import counted, note, progress_bar, require_terminal
+from compoclip.console import counted, note, progress_bar, reasons_listed, require_terminal
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
@@ -194,8 +194,7 @@ def _lines(checked: Check) -> Iterator[str]:
         yield f"  {file.path}: {_STATES[file.state]}{size}"
     for part, count in checked.items.items():
         yield f"  items of {part}: {count.here:,} of {count.expected:,}"
-    for reason, n in checked.left_out.items():
-        yield f"  left out, {reason}: {n:,}"
+    yield from (f"  left out: {listed}" for listed in reasons_listed(checked.left_out))
     for folder, count in checked.images.items():
         yield f"  photos in {folder}: {count.here:,} of {count.expected:,}"
     if checked.decoded:
@@ -404,7 +403,7 @@ def pack_main(options: PackOptions) -> Outcome:
         f"{packed.as_they_were} as they were"
     )
     if not options.json:
-        left_out = [f"  {count} x {reason}" for reason, count in packed.left_out.items()]
+        left_out = [f"  {listed}" for listed in reasons_listed(packed.left_out)]
         for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
             note(line)
     return {**asdict(packed), "out": str(options.out)}, text

@@ -18,7 +18,7 @@ from compoclip.config import (
     Shown,
     refuse,
 )
-from compoclip.console import counted, note
+from compoclip.console import counted, note, reasons_listed
 from compoclip.data.options import DataOptions
 from compoclip.data.places import names_data
 from compoclip.errors import CompoclipError, UsageError
@@ -165,7 +165,7 @@ def audit_text(
     items = sum(faults.items.values())
     lines = [f"{faults.benchmark}: {counted(items, 'item')}, {len(faults.faulty):,} faulty"]
     lines += _counts(faults.counts, faults.by_subtask)
-    lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in faults.left_out.items()]
+    lines += [f"  left out by the reader: {listed}" for listed in reasons_listed(faults.left_out)]
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
     from compoclip.evaluation.numerals import percent
     from compoclip.evaluation.statistics import wilson
@@ -272,7 +272,7 @@ def _training(
     lines += _counts(faults.counts, {})
     if faults.defects and not options.out:
         lines.append("  (--out FILE lists these defects)")
-    lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in rows.left_out.items()]
+    lines += [f"  left out by the reader: {listed}" for listed in reasons_listed(rows.left_out)]
     if held_out:
         overlapping, unknown = overlap(rows, held_out)
         every = list(dict.fromkeys(id for ids in overlapping.values() for id in ids))

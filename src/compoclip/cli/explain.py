@@ -327,11 +327,9 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
                 "compared; name the layers to compare with --threshold"
             )
         records.append(record)
-        left_out = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
+        layers = console.counted(scores.layers, "text layer")
         captions_measured = console.counted(len(scores.captions), "caption")
-        title = (
-            f"{name}: {console.counted(scores.layers, 'text layer')}, {captions_measured}{left_out}"
-        )
+        title = f"{name}: {layers}, {captions_measured}{console.left_out_listed(scores.left_out)}"
         columns = [f"h = {h}" for h in scores.thresholds]
         columns[-1] += " (headline)"
         tables.append(Table(rows, ["tree score", *columns, "mean"], title=title))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,7 @@ def run(
         cuts += map(is_cut, captions)
         used += 1
     if not cuts:
-        raise UsageError(f"{file.path}: holds no captions{_left_out(left_out)}")
+        raise UsageError(f"{file.path}: holds no captions{console.left_out_listed(left_out)}")
     from compoclip.recordfile import write_records  # with multiprocessing
 
     counts: Counts = {}
@@ -130,7 +130,7 @@ def run(
         "left_out": dict(left_out),
         "records_from_before": resumed,
     }
-    captions_read = f"{console.counted(len(cuts), 'caption')}{_left_out(left_out)}"
+    captions_read = f"{console.counted(len(cuts), 'caption')}{console.left_out_listed(left_out)}"
     lines = [captions_read, *_counted(counts), f"written to {out}"]
     record = {"out": str(out), **read, **made_from, **counts.get("parses", {})}
     if "rewrites" in counts:
@@ -164,11 +164,6 @@ def _note_cut(options: CorpusOptions, number: int) -> None:
             f"{console.counted(number, 'caption')} cut to {MOST_TOKENS} words and marks before "
             "parsing: no model reads more"
         )
-
-
-def _left_out(reasons: Mapping[str, int]) -> str:
-    parts = ", ".join(f"{number} {reason}" for reason, number in sorted(reasons.items()))
-    return f" (left out: {parts})" if parts else ""
 
 
 def _write_shards(options: CorpusOptions, out: Path, job: CorpusJob) -> Outcome:
@@ -208,7 +203,7 @@ def _write_shards(options: CorpusOptions, out: Path, job: CorpusJob) -> Outcome:
     lines = [
         f"{console.counted(len(outcome.written), 'shard')} written in {seconds:.1f} s{rate}; "
         f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out",
-        f"{rows} with {captions}{_left_out(total['left_out'])}",
+        f"{rows} with {captions}{console.left_out_listed(total['left_out'])}",
         f"written to {out}",
         *_counted(total),
     ]
@@ -346,7 +341,7 @@ def _export(options: RewriteOptions, to: Trainer) -> Outcome:
     rows, photos, texts = (console.counted(counts[f"{noun}s"], noun) for noun in nouns)
     lines = [
         *_counted(counts),
-        f"{rows} of {photos} with {texts}{_left_out(counts['left_out'])}",
+        f"{rows} of {photos} with {texts}{console.left_out_listed(counts['left_out'])}",
         f"written to {options.out}, with README.md as its data card",
     ]
     return {"out": str(options.out), **counts}, "\n".join(lines)

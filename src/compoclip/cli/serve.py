@@ -25,7 +25,7 @@ from compoclip.config import (
     OutputIndex,
     Shown,
 )
-from compoclip.console import counted, note
+from compoclip.console import counted, note, reasons_listed
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
@@ -288,7 +288,7 @@ def index_main(options: IndexOptions) -> Outcome:
     about = index.about
     done = ", ".join(f"{n:,} {change}" for change, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]
-    lines += [f"left out: {number:,} x {reason}" for reason, number in about["left_out"].items()]
+    lines += [f"left out: {listed}" for listed in reasons_listed(about["left_out"])]
     if unreadable := list(about["unreadable"].values()):
         lines += [f"left out: {counted(len(unreadable), 'unreadable photo')} (--json lists all)"]
         lines += [f"  {reason}" for reason in unreadable[:_MOST_SHOWN]]

@@ -302,8 +302,8 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         mean = f", {counts['made'] / counts['samples']:.1f} each" if several else ""
         lines.append(f"  {name}: made for {counts['coverage']:.1%} of the samples{mean}")
     print("\n".join(lines))
-    for reason, number in summary.left_out.items():
-        console.note(f"  left out of the data: {number} x {reason}")
+    for listed in console.reasons_listed(summary.left_out):
+        console.note(f"  left out of the data: {listed}")
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
     not_finite = "the loss or gradient was not finite (train.jsonl names them)"

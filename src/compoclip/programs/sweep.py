@@ -112,7 +112,7 @@ def space_of(texts: Sequence[str], flag: str, request: TrainRequest) -> dict[str
         if key in space:
             raise UsageError(f"{place}: is there twice")
         if key not in options and not is_part(key):
-            raise UsageError(f"{place}: {no_option(key, options, request.method)}")
+            raise UsageError(f"{place}: {no_option(key, options, str(request.method))}")
         option = options.get(key, Option(key, Any, None))  # a part of the method takes any value
         numeric = flag == "--random" and option.plain in (int, float)
         if numeric and (match := _RANGE.fullmatch(said)):

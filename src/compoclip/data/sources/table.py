@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.console import counted
+from compoclip.console import counted, left_out_listed
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     NO_CAPTION,
@@ -236,8 +236,7 @@ def finish(
             table = replaced(table, {"label": pa.repeat(pa.scalar("", _TEXT), len(table))})
     if not table.num_rows:
         counts = sum(lost.values(), Counter(left_out))
-        listed = ", ".join(f"{reason}: {n}" for reason, n in counts.items() if n)
-        details = f" (left out: {listed})" if listed else ""
+        details = left_out_listed(counts)
         remedy = ""
         if NO_CAPTION in counts:
             remedy = "; write captions in a table, or those of photo.jpg in photo.txt beside it"
