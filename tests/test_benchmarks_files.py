@@ -212,6 +212,18 @@ def test_no_more_than_a_stated_size_is_read(
         read_members(archive, {"one": "a", "two": "b"}, 40)
 
 
+def test_texts_of_every_kind_in_an_arrow_file(tmp_path: Path) -> None:
+    kinds = (pa.string(), pa.large_string(), pa.string_view(), pa.large_list(pa.large_string()))
+    table = pa.table(
+        {str(kind): pa.array([["a"] if "list" in str(kind) else "a"], kind) for kind in kinds}
+    )
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(path, table.schema) as file:
+        file.write_table(table)
+    (row,) = arrow_tables.table_rows(path, table.column_names)
+    assert row == dict(zip(map(str, kinds), ("a", "a", "a", ["a"])))
+
+
 @pytest.mark.parametrize(
     ("cells", "said"),
     [

@@ -15,6 +15,7 @@ import pytest
 from build.photos import snapshot
 from build.tables import write_parquet, write_rows, write_text
 from compoclip.bounds import MAX_TEXT_CHARACTERS
+from compoclip.corpora import shard as corpora
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
@@ -408,7 +409,7 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     ("columns", "caption", "reason"),
     [
         ({"image": [1], "text": ["a"]}, None, "'image' holds int64, not image paths or bytes"),
-        ({"image": ["1.jpg"], "text": [3.5]}, None, "column 'text' holds double, not captions"),
+        ({"image": ["1.jpg"], "text": [3.5]}, None, "'text' holds double, not captions; choose"),
         ({"image": [b"x"]}, "image", "column 'image' holds images, not captions"),
     ],
 )
@@ -418,6 +419,28 @@ def test_columns_of_another_kind(
     path = write_parquet(tmp_path / "a.parquet", columns)
     with pytest.raises(UsageError, match=reason):
         open_table(path, caption_column=caption)
+
+
+LISTS = {
+    "list": pa.list_(pa.string()),
+    "large": pa.large_list(pa.large_string()),
+    "fixed": pa.list_(pa.string(), 2),
+    "view": pa.list_view(pa.string()),
+    "large view": pa.large_list_view(pa.string()),
+    "codes": pa.list_(pa.dictionary(pa.int32(), pa.string())),
+    "bytes": pa.list_(pa.binary(), 2),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_captions_in_lists_of_every_kind(kind: str, tmp_path: Path) -> None:
+    texts = [["a cat", "a dog"], ["a cup", "a mug"]]
+    as_bytes = [[text.encode() for text in row] for row in texts]
+    cells = pa.array(as_bytes if kind == "bytes" else texts, LISTS[kind])
+    path = write_parquet(tmp_path / "a.parquet", {"image": ["1.jpg", "2.jpg"], "caption": cells})
+    assert [[*sample.captions] for sample in open_table(path)] == texts
+    shard = corpora.opened_shard(path, None, (), corpora.new_counts())
+    assert [[*row.captions] for rows, _ in shard.batches for row in rows] == texts
 
 
 def test_a_column_that_occurs_twice(tmp_path: Path) -> None:

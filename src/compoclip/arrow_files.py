@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.bounds import MAX_UNPACKED_RATIO
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import FETCH_AGAIN, not_whole, require_honest_size, require_one_of_each
 
 PARQUET_BATCH = 8192
@@ -118,10 +118,23 @@ def has_image(images: pa.Array) -> pa.Array:
     return pc.or_(encoded, pc.is_valid(pc.struct_field(images, "path")))
 
 
+def holds_lists(kind: pa.DataType) -> bool:
+    """Return whether the cells of a column are lists."""
+    tests = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+    return any(getattr(pa.types, test)(kind) for test in tests)
+
+
 def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
     """Return whether a column has texts, also as bytes or codes; `lists`: or lists of them."""
     types = pa.types
-    if types.is_dictionary(kind) or (lists and (types.is_list(kind) or types.is_large_list(kind))):
+    if types.is_dictionary(kind) or (lists and holds_lists(kind)):
         return holds_text(kind.value_type)
     tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
     return any(getattr(types, test, types.is_string)(kind) for test in tests)
+
+
+def require_texts(name: str, kind: pa.DataType, place: object, *, images: bool = False) -> None:
+    """Raise UsageError for a column without texts; images: whether its bytes are images."""
+    if images or not holds_text(kind, lists=True):
+        held = "images" if holds_bytes(kind) else kind
+        raise UsageError(f"{place}: column {name!r} holds {held}, not captions; choose others")

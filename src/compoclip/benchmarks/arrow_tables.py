@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.arrow_files import arrow_table, holds_bytes, opened_parquet
+from compoclip.arrow_files import arrow_table, holds_bytes, holds_lists, holds_text, opened_parquet
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
@@ -73,12 +73,12 @@ def table_rows(
 
 def _plain(kind: pa.DataType) -> bool:
     of = pa.types
-    of_values = (of.is_list, of.is_large_list, of.is_fixed_size_list, of.is_dictionary)
-    if any(test(kind) for test in of_values):
+    if holds_lists(kind) or of.is_dictionary(kind):
         return _plain(kind.value_type)
     if of.is_struct(kind):
         return all(_plain(field.type) for field in kind)
-    return any(test(kind) for test in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
+    text = holds_text(kind) and not holds_bytes(kind)
+    return text or any(test(kind) for test in (of.is_integer, of.is_floating, of.is_boolean))
 
 
 def pictures(

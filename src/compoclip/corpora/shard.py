@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compoclip.archives import read_at, whole_members
-from compoclip.arrow_files import holds_text, opened_parquet
+from compoclip.arrow_files import opened_parquet, require_texts
 from compoclip.corpora.job import (
     PARSE,
     CorpusJob,
@@ -155,9 +155,7 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
         codec = footer.row_group(0).column(0).compression if first else "SNAPPY"
     columns = pick_captions(schema.names, column, source)
     for name in columns:
-        kind = schema.field(name).type
-        if not holds_text(kind, lists=True):
-            raise UsageError(f"{source}: column {name!r} holds {kind}, not captions; choose others")
+        require_texts(name, schema.field(name).type, source)
 
     def batches() -> Iterator[Batch]:
         number = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compoclip.arrow_files import has_image, holds_bytes, holds_text, opened_parquet
+from compoclip.arrow_files import has_image, holds_bytes, holds_text, opened_parquet, require_texts
 from compoclip.data.columns import (
     EXTRA_NAMES,
     LABEL_COLUMNS,
@@ -80,9 +80,7 @@ class RowTable:
                 f"{self.name}: column {image!r} holds {self.kinds[image]}, not image paths or bytes"
             )
         for name in captions if self.kinds else ():
-            if name in embedded or not holds_text(self.kinds[name], lists=True):
-                kind = "images" if holds_bytes(self.kinds[name]) else self.kinds[name]
-                raise UsageError(f"{self.name}: column {name!r} holds {kind}, not captions")
+            require_texts(name, self.kinds[name], self.name, images=name in embedded)
         return embedded
 
 
