@@ -21,7 +21,7 @@ from compoclip.analysis.maps import image_patches
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
 from compoclip.data.sources.open import Request
-from compoclip.data.vectors import nearest
+from compoclip.data.vectors import nearest, require_one_width
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.losses.local import local_similarity
@@ -559,3 +559,24 @@ def test_wrong_requests_end_in_one_line(
     assert main([*words, "--device=cpu"]) in (1, 2)
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not Path("i").exists()
+
+
+@pytest.mark.parametrize(
+    ("images", "texts", "fits"),
+    [
+        ((2, 4), (3, 4), True),
+        ((0, 0), (3, 4), True),
+        ((2, 4), (0, 0), True),
+        ((2, 4), (3, 5), False),
+    ],
+)
+def test_features_of_images_and_texts_have_one_width(
+    images: tuple[int, int], texts: tuple[int, int], fits: bool
+) -> None:
+    features = [np.zeros(shape, np.float32) for shape in (images, texts)]
+    if fits:
+        require_one_width(*features, "m")
+        return
+    words = "^m: features of images have 4 dimensions and features of texts have 5, so they cannot"
+    with pytest.raises(CompoclipError, match=words):
+        require_one_width(*features, "m")

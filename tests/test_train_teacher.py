@@ -223,7 +223,7 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
     # A rank without images encodes a stand-in, so that all have the same width.
     empty = Batch(batch.pixels[:0], (), (), (), ())
     assert teacher.add_to(seen[0], empty, 0).teacher_image.shape == (1, 4)
-    dual = ExternalTeacher(ModelEncoder(trainable()), {})
+    dual = ExternalTeacher(ModelEncoder(trainable()), {"model": "m"})
     features = dual.add_to(seen[0], batch, 2)
     assert features.teacher_scale == pytest.approx(
         float(trainable().encoder.logit_scale.detach().exp())

@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from compoclip.errors import CompoclipError
+
 Rows = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 _ROUNDING = 0.01
@@ -19,6 +21,16 @@ _BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in me
 def are_unit(vectors: Matrix) -> bool:
     """Return whether all vectors are of unit length, but for the rounding to 16 bits."""
     return bool((np.abs(np.vecdot(vectors, vectors) - 1) < _ROUNDING).all())
+
+
+def require_one_width(images: Matrix, texts: Matrix, model: str) -> None:
+    """Raise CompoclipError for features of images and texts, (N, D) or (0, 0), of other widths."""
+    widths = images.shape[1], texts.shape[1]
+    if 0 not in widths and widths[0] != widths[1]:
+        raise CompoclipError(
+            f"{model}: features of images have {widths[0]} dimensions and features of texts have "
+            f"{widths[1]}, so they cannot be compared; correct the model"
+        )
 
 
 class StoredVectors(Protocol):

@@ -21,6 +21,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import counted, track
 from compoclip.data.decode import stored_bytes
+from compoclip.data.vectors import require_one_width
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
@@ -167,13 +168,8 @@ def encode_contents(
     with encoder.evaluating():
         images, image_rows, bad = _encode_images(encoder, refs, options, cache)
         texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
-    widths = {features.shape[1] for features in (images, texts)} - {0}
-    if len(widths) > 1 and options.ranks.first:
-        name = encoder.identity.to_json()["architecture"]
-        raise CompoclipError(
-            f"{name}: features of images have {images.shape[1]} dimensions and features of texts "
-            f"have {texts.shape[1]}, so they cannot be compared; correct the model"
-        )
+    if options.ranks.first:  # which has all of them
+        require_one_width(images, texts, encoder.identity.to_json()["architecture"])
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
-from compoclip.errors import CompoclipError
+from compoclip.data.vectors import require_one_width
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import merged_copy
@@ -65,12 +65,7 @@ class ExternalTeacher:
         texts = batch.texts or ("",)
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         text = _in_parts(self.model.texts, list(rows), size)[[rows[caption] for caption in texts]]
-        if image.shape[1] != text.shape[1]:
-            raise CompoclipError(
-                f"{self.about['model']}: features of images have {image.shape[1]} dimensions and "
-                f"features of texts have {text.shape[1]}, so they cannot be compared; correct the "
-                "model"
-            )
+        require_one_width(image, text, self.about["model"])
         scale = self.model.scale
         return replace(
             features,
