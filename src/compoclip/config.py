@@ -228,24 +228,20 @@ def built(kind: type[T], values: Mapping[str, Any]) -> T:
 def require_with(options: object, other: str, *names: str) -> None:
     """Raise UsageError for each of these options that is given without another that it needs."""
     if not getattr(options, other):
-        refuse(options, names, f"goes with --{other.replace('_', '-')}")
+        refuse(options, names, needs=f"--{other.replace('_', '-')}")
 
 
-def refuse(options: object, names: Iterable[str], because: str) -> None:
-    """Raise UsageError for each of these options that is given: whose value is not its default.
+def refuse(options: object, names: Iterable[str], *, needs: str = "", beside: str = "") -> None:
+    """Raise UsageError for each of these options whose value is not its default.
 
-    because: the rest of the message, such as "goes with --to".
+    needs: what they have a use with. beside: what they have none with.
     """
     by_name = options_of(type(options))
     for option in (by_name[name] for name in names):
         if getattr(options, option.name) != option.default:
             shown = option.usage.metavar if option.usage.positional else option.flag
-            raise UsageError(f"{shown} {because}")
-
-
-def no_use(other: str) -> str:
-    """Return that an option has no use with another, for `refuse`."""
-    return f"has no use with {other}; leave it out"
+            none = f"has no use with {beside}; leave it out"
+            raise UsageError(f"{shown} goes with {needs}" if needs else f"{shown} {none}")
 
 
 def require_distinct(name: str, values: Sequence[object]) -> None:

@@ -226,13 +226,11 @@ def require_kind(
     return value
 
 
+_FETCH = "fetch the file again"
+
+
 def read_fields(
-    row: Any,
-    kinds: Mapping[str, Any],
-    origin: str,
-    remedy: str = "fetch the file again",
-    *,
-    others: bool = True,
+    row: Any, kinds: Mapping[str, Any], origin: str, remedy: str = _FETCH, *, others: bool = True
 ) -> dict[str, Any]:
     """Return a record that has fields of these types; those that may be null may be missing.
 
@@ -314,9 +312,7 @@ def _require_names(
             raise CompoclipError(f"{position}: no field {name!r}; {remedy}")
 
 
-def _require_known(
-    value: Iterable[str], names: Collection[str], position: str, remedy: str
-) -> None:
-    for name in value:
+def _require_known(given: Iterable[str], names: Collection[str], place: str, remedy: str) -> None:
+    for name in given:
         if name not in names:
-            raise CompoclipError(f"{position}: unknown field {typed_repr(name)}; {remedy}")
+            raise CompoclipError(f"{place}: unknown field {typed_repr(name)}; {remedy}")

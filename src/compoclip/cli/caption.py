@@ -10,20 +10,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from compoclip import console
+from compoclip import config, console
 from compoclip.cli.caption_input import caption_items, note_left_out
 from compoclip.cli.options import OnDevice, Outcome
-from compoclip.config import (
-    AtOnce,
-    DataName,
-    InputFolder,
-    Names,
-    OutputFile,
-    Shown,
-    no_use,
-    refuse,
-    require_with,
-)
+from compoclip.config import AtOnce, DataName, InputFolder, Names, OutputFile, Shown
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -123,10 +113,10 @@ def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions or photos are left without an answer."""
     photos = options.task == PHOTOS
     if photos:
-        refuse(options, _OF_TEXTS, no_use(f"--task {PHOTOS}"))
+        config.refuse(options, _OF_TEXTS, beside=f"--task {PHOTOS}")
     else:
-        refuse(options, _OF_PHOTOS, f"goes with --task {PHOTOS}")
-    require_with(options, "server", "key_env", "concurrency", "timeout", "retries")
+        config.refuse(options, _OF_PHOTOS, needs=f"--task {PHOTOS}")
+    config.require_with(options, "server", "key_env", "concurrency", "timeout", "retries")
     task = None if photos else load_task(options.task)
     from compoclip.language.rows import Outputs
 

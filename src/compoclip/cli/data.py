@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.filesize import decimal
 
+from compoclip import config
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
-from compoclip.config import (
-    DataName,
-    InputFile,
-    OfficialName,
-    OutputFile,
-    OutputFolder,
-    Shown,
-    no_use,
-    refuse,
-)
+from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
 from compoclip.console import counted, note, progress_bar, reasons_listed, require_terminal
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
@@ -393,7 +385,7 @@ def pack_main(options: PackOptions) -> Outcome:
 
     require_engine(options.engine)
     if options.keep:
-        refuse(options, ("size", "quality"), no_use("--keep"))
+        config.refuse(options, ("size", "quality"), beside="--keep")
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     request = request_of(options.data, options)
     packed = pack(request, options.out, spec, spread, options.max_bad)

@@ -7,17 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from compoclip import config
 from compoclip.cli.data import named
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import (
-    DataName,
-    InputFolder,
-    InputPlace,
-    OfficialName,
-    OutputFile,
-    Shown,
-    refuse,
-)
+from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
 from compoclip.console import counted, note, reasons_listed
 from compoclip.data.options import DataOptions
 from compoclip.data.places import names_data
@@ -106,9 +99,9 @@ def audit_main(options: AuditOptions) -> Outcome:
         else:
             loaded = [target.load() for target in chosen]
     if not training:
-        refuse(options, ("overlap",), "goes with training data: name it with --train")
+        config.refuse(options, ("overlap",), needs="training data: name it with --train")
     if not loaded:
-        refuse(options, ("text_only",), "goes with benchmarks: name them")
+        config.refuse(options, ("text_only",), needs="benchmarks: name them")
     from compoclip.data.sources.open import request_of
 
     requests = [request_of(spec, options) for spec in training]

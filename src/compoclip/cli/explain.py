@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip import console
+from compoclip import config, console
 from compoclip.cli.caption_input import read_captions, validation_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
 from compoclip.config import (
@@ -22,10 +22,6 @@ from compoclip.config import (
     OutputFolder,
     Resamples,
     Shown,
-    no_use,
-    options_of,
-    refuse,
-    require_with,
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_stems, write_atomically, write_json, write_jsonl
@@ -94,13 +90,13 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     if options.sweep:
-        refuse(options, ("alpha",), no_use("--sweep"))
-        require_with(options, "keep", "max_loss")
+        config.refuse(options, ("alpha",), beside="--sweep")
+        config.require_with(options, "keep", "max_loss")
         return _sweep(options)
     if len(options.scope) > 1:
         raise UsageError("several scopes go with --sweep")
-    refuse(options, ("steps", "keep", "max_loss"), "goes with --sweep")
-    refuse(options.measuring, options_of(Measuring), "goes with --sweep")
+    config.refuse(options, ("steps", "keep", "max_loss"), needs="--sweep")
+    config.refuse(options.measuring, vars(options.measuring), needs="--sweep")
     from compoclip.models.checkpoint import save_model
     from compoclip.models.conversion import interpolate
 

@@ -9,9 +9,9 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from compoclip import config
 from compoclip.cli.data import agreed, get
 from compoclip.cli.options import Outcome
-from compoclip.config import no_use, options_of, refuse
 from compoclip.console import columns, counted, duration, note, require_terminal
 from compoclip.errors import UsageError
 from compoclip.files import write_text
@@ -32,8 +32,8 @@ _OF_FULL_SCALE = ("captions", "images", "allow_partial", "url_base")
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     """List the tables, run one of them, or reproduce one model."""
     if options.list:
-        others = (name for name in options_of(ReproduceOptions) if name not in ("list", "json"))
-        refuse(options, others, no_use("--list"))
+        others = [name for name in vars(options) if name not in ("list", "json")]
+        config.refuse(options, others, beside="--list")
         return _list()
     if not options.name:
         raise UsageError("name a paper or a model; compoclip reproduce --list shows the papers")
@@ -42,7 +42,7 @@ def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     _ = options.limit  # says of a budget that it is none
     if options.table or options.figure:
         return _table(options)
-    refuse(options, _OF_TABLES, "goes with --table or --figure")
+    config.refuse(options, _OF_TABLES, needs="--table or --figure")
     return _model(options)
 
 
@@ -105,7 +105,7 @@ def _table(options: ReproduceOptions) -> Outcome | int:
 
     require_arms(table, options.arms)  # before a scale draws its scenes
     if options.scale != FULL:
-        refuse(options, _OF_FULL_SCALE, f"goes with --scale {FULL}")
+        config.refuse(options, _OF_FULL_SCALE, needs=f"--scale {FULL}")
     scale = scale_named(options.scale, options.out)
     table = replace(table, measure=options.on or table.measure)
     if scale:

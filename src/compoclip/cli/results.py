@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from compoclip import console
+from compoclip import config, console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
 from compoclip.config import (
     BundlePlace,
@@ -19,9 +19,6 @@ from compoclip.config import (
     RunFolder,
     Shown,
     TableName,
-    no_use,
-    refuse,
-    require_with,
 )
 from compoclip.errors import CompoclipError, UsageError, printable
 from compoclip.programs.run import EvaluateOptions, evaluate, load_models, named_models
@@ -121,9 +118,9 @@ class CompareOptions(Printing):
 
 def compare_main(options: CompareOptions) -> Outcome:
     """Print a table for each pair, and what they say."""
-    require_with(options, "against", "allow_partial", "mteb")
+    config.require_with(options, "against", "allow_partial", "mteb")
     if options.against is not None:
-        refuse(options, ("details", "resamples", "seed"), no_use("--against"))
+        config.refuse(options, ("details", "resamples", "seed"), beside="--against")
         return _against(options, options.against)
     if len(options.results) < 2:
         inside = [folder for place in options.results for folder in sorted(place.glob("*/"))]

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from compoclip import console
+from compoclip import config, console
 from compoclip.cli.caption_input import KINDS, caption_file
 from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
-from compoclip.config import InputFolder, Shown, Trainer, no_use, refuse, require_with
+from compoclip.config import InputFolder, Shown, Trainer
 from compoclip.data.columns import NO_CAPTION
 from compoclip.errors import UsageError, require
 from compoclip.patterns import has_ending, names_shards
@@ -84,12 +84,12 @@ def run(
     file = caption_file(spec, options.column)
     if file is None:
         if out is None:
-            refuse(options, ("column", "max_bad"), "goes with a file of captions")
+            config.refuse(options, ("column", "max_bad"), needs="a file of captions")
             outcome = show(make_job())
             _note_cut(options, is_cut(spec))
             return outcome
         raise UsageError("-o is for files of captions; leave it out to see what one caption gives")
-    refuse(options, ("max_bad",), "goes with shards")
+    config.refuse(options, ("max_bad",), needs="shards")
     if out is None:
         raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
     require(not out.is_dir(), out, "is a folder; name a file to write", UsageError)
@@ -272,9 +272,9 @@ class RewriteOptions(CorpusOptions):
 
 def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
-    require_with(options, "to", "images", "split", "licence")
+    config.require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
-        refuse(options, ("max_bad",), no_use("--to"))
+        config.refuse(options, ("max_bad",), beside="--to")
         return _export(options, options.to)
 
     def make_job() -> RewriteJob:

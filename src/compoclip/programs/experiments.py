@@ -37,7 +37,7 @@ from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate
 from compoclip.programs.sweep import folder_name, run_one, slug
-from compoclip.typed import NonNegative, read_fields
+from compoclip.typed import read_fields
 from compoclip.workers import at_once, available_cores
 
 FULL = "full"
@@ -370,13 +370,7 @@ def is_done(run: ArmRun, planned: Experiment) -> bool:
     return Path(run.model).exists() and results.is_dir()
 
 
-_AGAIN = "delete it"
-_PLAN: Mapping[str, Any] = {
-    **dict.fromkeys(("estimated", "runs"), dict[str, dict[str, object]]),
-    **dict.fromkeys(("budget", "share"), NonNegative),
-    "table": str,
-    "taken_seconds": dict[str, float],
-}
+_PLAN = ("table", "budget", "share", "runs", "estimated", "taken_seconds")
 
 
 def _plan_path(planned: Experiment) -> Path:
@@ -388,8 +382,8 @@ def earlier_plan(planned: Experiment) -> dict[str, Any]:
     path = _plan_path(planned)
     if not path.is_file():
         return {}
-    plan = read_json(path, damaged=_AGAIN)
-    return read_fields(plan, _PLAN, str(path), _AGAIN, others=False)
+    plan = read_json(path, damaged="delete it")
+    return read_fields(plan, dict.fromkeys(_PLAN, object), str(path), "delete it", others=False)
 
 
 def save_plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, Any]:

@@ -27,12 +27,9 @@ _SPARE = 16  # results more than wanted, for scores that differ in their last di
 
 
 def require_unit(vectors: Matrix, place: object) -> None:
-    """Raise CompoclipError for vectors of an index that are not of unit length; place: of it.
-
-    A search checks what it returns, an update what it copies: neither reads all for this alone.
-    """
-    problem = f"a damaged index (a feature is not of unit length); {AGAIN}"
-    require(are_unit(vectors), place, problem)
+    """Raise CompoclipError for vectors of an index that are not of unit length, such as those that
+    a search returns or an update copies; place: of the index."""
+    require(are_unit(vectors), place, f"a damaged index (a feature is not of unit length); {AGAIN}")
 
 
 @contextmanager
@@ -93,7 +90,7 @@ class TableVectors:
             return np.zeros((0, self.shape[1]), np.float32)
         with _one_line(self._folder):
             query = self._table.take_row_ids(ids.tolist()).select(["vector"]).with_row_id()
-            taken, vectors = _ids_and_vectors(query.to_arrow(), len(ids), self._folder)
+            taken, vectors = self._read(query, len(ids))
         return vectors[np.argsort(taken)][places]
 
     def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
@@ -111,8 +108,7 @@ class TableVectors:
                     query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
                 )
                 most = min(top + _SPARE, len(self))
-                results = query.with_row_id(True).limit(most).to_arrow()
-                ids, vectors = _ids_and_vectors(results, most, self._folder)
+                ids, vectors = self._read(query.with_row_id(True).limit(most), most)
             places = self._order[np.searchsorted(self._ids[self._order], ids)]
             products = np.vecdot(vectors, vector)
             best = np.lexsort((places, -products))[:top]
@@ -120,15 +116,15 @@ class TableVectors:
             scores.append(products[best])
         return np.stack(rows), np.stack(scores)
 
-
-def _ids_and_vectors(
-    rows: pa.Table, number: int, folder: Path
-) -> tuple[NDArray[np.uint64], Matrix]:
-    """Return the ids and vectors of rows; number: how many there are, but for vectors of null."""
-    vectors = rows["vector"].combine_chunks()
-    flat = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, vectors.type.list_size)
-    require_unit(flat if len(flat) == number else np.zeros((1, 1), np.float32), folder)
-    return rows["_rowid"].to_numpy(), flat
+    def _read(self, query: Any, number: int) -> tuple[NDArray[np.uint64], Matrix]:
+        """Return the ids and vectors of a query, which are so many unless vectors are null."""
+        rows = query.to_arrow()
+        flat = rows["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        vectors = flat.reshape(-1, self.shape[1])
+        require_unit(
+            vectors if len(vectors) == number else np.zeros((1, 1), np.float32), self._folder
+        )
+        return rows["_rowid"].to_numpy(), vectors
 
 
 def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, TableTexts]]:

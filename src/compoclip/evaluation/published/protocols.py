@@ -65,7 +65,8 @@ def protocol(name: str) -> Protocol:
             raise UsageError(f"no protocol '{name}'; {closest(name, protocol_names())}")
         return _read(_FILE, name)
     names = _names(Path(name))
-    require(len(names) == 1, name, f"holds several protocols ({', '.join(names)}); keep one")
+    held = ", ".join(names) or "none"
+    require(len(names) == 1, name, f"expected one NAME: {{recipe: ..., ...}}, holds {held}")
     return _read(Path(name), names[0])
 
 
@@ -89,8 +90,6 @@ def _content(path: Path) -> dict[str, Any]:
     data = parsed_yaml(read_text(path), path, "list of protocols")
     for name in data:
         require(name in _SHARED or name[:1] != "_", path, f"unknown field {name!r}; {_REMEDY}")
-    if data.keys() <= {*_SHARED}:
-        raise CompoclipError(f"{path}: expected NAME: {{recipe: ..., model: ..., ...}}")
     return data
 
 
