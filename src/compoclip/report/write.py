@@ -109,7 +109,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     stems = file_stems(study.comparisons)
     for model, comparison in study.comparisons.items():
         gain = study.grounded.differences.get(model)
-        compared = comparison_table(comparison, gain=gain, brief=False)
+        compared = comparison_table(comparison, len(study.comparisons), gain=gain, brief=False)
         printers[f"compare-{stems[model]}"] = compared.printed
     entries = entries_of([result for m in study.models for result in study.results[m].values()])
     for table in comparison_tables():
