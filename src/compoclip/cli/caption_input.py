@@ -12,15 +12,12 @@ from typing import Any
 from compoclip.console import note, reasons_listed
 from compoclip.data.columns import (
     CAPTION_COLUMNS,
-    EMPTY_CAPTION,
     IMAGE_COLUMNS,
-    NO_CAPTION,
     caption_id,
     cell_captions,
     pick_captions,
     row_captions,
     row_id,
-    usable_texts,
     usual_column,
 )
 from compoclip.data.options import naming_options
@@ -249,10 +246,7 @@ def _texts(path: Path, left_out: Counter[str]) -> Iterator[str]:
         if isinstance(entry, dict):
             names = _text_columns(entry)
             values = [text for name in names for text in cell_captions(entry[name])]
-        usable = [text for text in values if usable_texts([text], EMPTY_CAPTION, left_out)]
-        if not usable:
-            left_out[NO_CAPTION] += 1
-        yield from usable
+        yield from row_captions(values, left_out)
 
 
 def _text_columns(names: Iterable[str]) -> list[str]:
