@@ -37,6 +37,7 @@ from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import rng_for
 from compoclip.rewrites.edit import article_for
+from compoclip.typed import Count
 
 MEND = "fix the file"
 LEAST_SHARE = 0.01  # of the photo's area
@@ -117,10 +118,9 @@ def boxed_photo(
 
 
 def positions(
-    data: Loading, *, annotations: Path | None = None, seed: int = 42, most: int = 1000
+    data: Loading, *, annotations: Path | None = None, seed: int = 42, most: Count = 1000
 ) -> Iterator[Case]:
     """Yield items of boxes. most: photos of each axis. seed: of all that is drawn."""
-    files.require_positive(data.name, "most", most)
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
     folder = data.photos("positions_own/images")
     data.stated += [f"seed {seed}", f"most {most}"]

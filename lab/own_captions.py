@@ -54,6 +54,7 @@ from compoclip.rewrites.graph_edits import (
 from compoclip.rewrites.legality import noun_refusal
 from compoclip.rewrites.mosaic import usable_subgraphs
 from compoclip.rewrites.reading import Reading, read
+from compoclip.typed import Count
 
 # --- Captioned photos. ---
 
@@ -277,10 +278,9 @@ def half_truths(
     annotations: Path | None = None,
     split_file: Path | None = None,
     seed: int = 42,
-    most: int = 1000,
+    most: Count = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
-    files.require_positive(data.name, "most", most)
     path = annotations or data.root / data.name / "captions.json"
     folder = data.photos(f"{data.name}/images")
     data.stated += ["upright"]

@@ -252,7 +252,7 @@ def test_files_that_cannot_be_measured_on(tmp_path: Path, text: str, message: st
         ("retrieval:gone.csv", "no set or file 'gone.csv'"),
         ("rewrites:{path},most=0", "most"),
         ("rewrites:{path},split=dev", "takes no split="),
-        ("rewrites:{path},orientation=left", "orientation must be upright or stored, not 'left'"),
+        ("rewrites:{path},orientation=left", "orientation must be one of upright, stored, not"),
         ("retrieval:{path},images={root}/gone", "the folder of the images with images="),
         ("retrieval:coco,split=val", "coco is published as one split"),
         ("rewrites:{path},held_out=x", "held_out must be a number"),

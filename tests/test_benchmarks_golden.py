@@ -28,6 +28,7 @@ from compoclip.benchmarks.names import benchmark_names
 from compoclip.benchmarks.registry import meta, reader, require_present
 from compoclip.benchmarks.targets import Target
 from compoclip.errors import CompoclipError
+from compoclip.typed import kind_named
 from official import BUILDERS
 from test_benchmarks_property import OWN, WRITERS
 
@@ -137,7 +138,11 @@ def test_items_of_made_files(tmp_path: Path, tmp_path_factory: pytest.TempPathFa
 def test_facts_and_options() -> None:
     facts = {name: asdict(meta(name)) for name in benchmark_names()}
     compare("facts", {name: digest(each) for name, each in facts.items()})
-    compare("options", {name: reader(name).options for name in benchmark_names()})
+    options = {
+        name: {option.name: kind_named(option.kind) for option in reader(name).options.values()}
+        for name in benchmark_names()
+    }
+    compare("options", options)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)

@@ -74,7 +74,7 @@ def test_colorswap_has_another_split(tmp_path: Path) -> None:
     train = load_benchmark("colorswap", tmp_path, split="train")
     assert (train.name, train.content[0].id) == ("colorswap_train", "7")
     assert train.expected == {"colorswap": 700}
-    with pytest.raises(UsageError, match="no split 'val'"):
+    with pytest.raises(UsageError, match="split must be one of test, train, found 'val'"):
         load_benchmark("colorswap", tmp_path, split="val")
 
 
@@ -233,7 +233,7 @@ def test_a_cap_keeps_the_same_items_and_is_stated(tmp_path: Path) -> None:
     five = load_benchmark("eqben:sd", tmp_path, cap=5)
     assert {case.id for case in five.content} < set(ids)
     assert load_benchmark("eqben", tmp_path, cap=40).left_out == {}
-    with pytest.raises(UsageError, match="at least 1, or none, not 0"):
+    with pytest.raises(UsageError, match="eqben: cap must be at least 1, found 0"):
         load_benchmark("eqben", tmp_path, cap=0)
 
 

@@ -247,7 +247,8 @@ def test_the_default_load(tmp_path: Path) -> None:
 
 def test_options_are_the_arguments_of_the_function(tmp_path: Path) -> None:
     root = write_cups(tmp_path)
-    assert CUPS.options == {"annotations": "Path | None", "most": "int | None"}
+    kinds = {name: option.kind for name, option in CUPS.options.items()}
+    assert kinds == {"annotations": Path | None, "most": int | None}
     capped = CUPS.load(root, most=1)
     assert capped.left_out == {"beyond 1": 2}
     assert capped.data_hash != CUPS.load(root).data_hash
@@ -326,10 +327,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
     assert (found.headline, found.ties) == ("paper", {"": TiePolicy.FIRST})
     assert found.aggregates["paper"] == Aggregate(("color", "size"), "micro")
     assert (found.expected, cups_reader().meta.chance) == ({"color": 2}, {"": 1 / 3})
-    assert cups_reader(places={"images": "a", "vg": "b"}).options == {
-        "annotations": "Path | None",
-        "vg_images": "Path | None",
-    }
+    assert {*cups_reader(places={"images": "a", "vg": "b"}).options} == {"annotations", "vg_images"}
 
 
 @pytest.mark.parametrize(

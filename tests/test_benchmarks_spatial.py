@@ -226,7 +226,7 @@ def test_the_validation_part_by_plain_sorting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("aro:vg_*,split=dev", "split must be val or test, not 'dev'"),
+        ("aro:vg_*,split=dev", "split must be one of val, test, not 'dev'"),
         ("aro:vg_*,split=val,held_out=x", "held_out must be a number"),
         ("aro:vg_*,split=val,held_out=1", "aro: held_out=1 must lie between 0 and 1"),
         ("aro:*_order,split=val", "split=val has Visual Genome's sub-tasks alone"),

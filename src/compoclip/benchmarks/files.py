@@ -20,19 +20,13 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
 from compoclip.captions.clip_text import token_key
 from compoclip.data.image_names import ENDINGS, is_read
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import bytes_hash, file_hash
 from compoclip.typed import Within, require_kind
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
 ABSENT = "put the official file there, or name its place with an option"
-
-
-def require_positive(location: str, option: str, value: int | None) -> None:
-    """Raise UsageError for an option below 1; None stands for no limit."""
-    if value is not None and value < 1:
-        raise UsageError(f"{location}: {option} must be at least 1, or none, not {value}")
 
 
 def require_small(location: object, size: int) -> None:

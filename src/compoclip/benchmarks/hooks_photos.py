@@ -16,12 +16,13 @@ from compoclip.archives import opened_zip, place_of_member, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import by_stem, hash_number, require_positive
+from compoclip.benchmarks.files import by_stem, hash_number
 from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.patterns import has_ending
+from compoclip.typed import Count
 
 # --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
 
@@ -122,12 +123,13 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
 # --- EqBen. ---
 
 
-def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = False) -> Iterator[Row]:
+def eqben(
+    rows: Rows, data: Loading, *, cap: Count | None = None, jpg: bool = False
+) -> Iterator[Row]:
     """Sort rows by the first folder of their photos.
 
     cap: most items of a sub-task, those with the smallest hash of their id; None for all (the
     FSC-CLIP paper caps its two largest at random). jpg: the photos are of the JPEG edition."""
-    require_positive("eqben", "cap", cap)
     parts = tuple(entries()["eqben"]["parts"])
     folders = ", ".join(f"eqben{name}" for name in parts)
     photos = data.photos("eqben/images")

@@ -21,11 +21,13 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from compoclip import config
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import (
     Aggregate,
@@ -37,6 +39,7 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
+from compoclip.config import Option
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError, closest
 
@@ -49,21 +52,24 @@ OWN = "own"
 _READING = "reading"
 """The argument of a function that reads captioned photos: `DataOptions`, each an option."""
 _DATA_OPTIONS = {
-    option.name: str(option.type) for option in fields(DataOptions) if option.name != "images"
+    name: option for name, option in config.options_of(DataOptions).items() if name != "images"
 }
 
 
-def options_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the keyword-only arguments of a function -> their annotations.
+def options_of(function: Callable[..., Any]) -> dict[str, Option]:
+    """Return the keyword-only arguments of a function as options by name.
 
     The options of `DataOptions` stand for an argument `reading`.
     """
-    options = {
-        key: str(parameter.annotation)
-        for key, parameter in inspect.signature(function).parameters.items()
+    named = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    return options | _DATA_OPTIONS if options.pop(_READING, "") else options
+    of_data = _DATA_OPTIONS if named.pop(_READING, None) else {}
+    stated = SimpleNamespace(__annotations__={name: p.annotation for name, p in named.items()})
+    kinds = get_type_hints(stated, function.__globals__, include_extras=True)
+    return {name: Option(name, kinds[name], p.default) for name, p in named.items()} | of_data
 
 
 @dataclass(kw_only=True)
@@ -121,11 +127,11 @@ class CaseReader:
     ties: TiePolicy | Mapping[str, TiePolicy] = TiePolicy.STRICT
     usual: tuple[str, ...] = ()
     empty: str = ""
-    takes: Mapping[str, str] | None = None
+    takes: Mapping[str, Option] | None = None
 
     @property
-    def options(self) -> dict[str, str]:
-        """Return options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
+    def options(self) -> dict[str, Option]:
+        """Return the options of `load` by name."""
         return options_of(self.read) if self.takes is None else dict(self.takes)
 
     def chosen(self, subtasks: Sequence[str]) -> tuple[str, ...]:

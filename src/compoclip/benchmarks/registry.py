@@ -21,7 +21,7 @@ from compoclip.benchmarks.entries import entries, official_meta
 from compoclip.benchmarks.names import benchmark_names, unknown
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.table import official_reader
-from compoclip.config import no_option
+from compoclip.config import typed
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.typed import read_fields
@@ -141,9 +141,7 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
         raise UsageError(
             f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {choices}"
         )
-    for option in options:
-        if option not in case_reader.options:
-            raise UsageError(no_option(option, case_reader.options, f"benchmark {name}"))
+    typed(options, case_reader.options, f"{name}: ", "the benchmark")
     case_reader.chosen(parts)
     return case_reader, parts
 

@@ -35,7 +35,7 @@ from typing import NamedTuple
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.captioned import hashed, open_photos
 from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
-from compoclip.benchmarks.files import by_stem, require_positive
+from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import OWN, Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.columns import cell_captions
@@ -45,6 +45,7 @@ from compoclip.data.published_rows import KARPATHY, ORIGINAL, PublishedRows, tok
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import bytes_hash
 from compoclip.patterns import has_ending
+from compoclip.typed import Count
 
 # --- Files that list captions per photo: BLIP's, Karpathy's, Flickr8k's (see `data.sources`) and
 # those of long captions; Urban1k is a folder of texts, of which the first line is the caption. ---
@@ -222,8 +223,8 @@ def read(
     reading: DataOptions,
     annotations: Path | None = None,
     split_file: Path | None = None,
-    pre_caption_words: int | None = None,
-    pairs: int | None = PAIRS,
+    pre_caption_words: Count | None = None,
+    pairs: Count | None = PAIRS,
 ) -> Retrieval:
     """Read the set that the target names; layout: see the module.
 
@@ -241,8 +242,6 @@ def read(
             f"{about.id}: {name} is published as one split; options of reading data go with a file "
             "of yours"
         )
-    require_positive(about.id, "pre_caption_words", pre_caption_words)
-    require_positive(about.id, "pairs", pairs)
     listed = [file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
     places = [data.root / file for file in listed]
     path = annotations or next((place for place in places if place.is_file()), places[0])
@@ -308,14 +307,13 @@ def negbench(data: Loading, *, annotations: Path | None = None) -> Retrieval:
 
 
 def simpleneg(
-    data: Loading, *, annotations: Path | None = None, gallery: int = 25_000
+    data: Loading, *, annotations: Path | None = None, gallery: Count = 25_000
 ) -> JudgedRetrieval:
     """Read SimpleNeg: a JSON list of [text, question about what it denies, about what it names].
 
     gallery: the photos that are searched, the first so many by name, as in the released code.
     """
     path, folder = _gallery(data, "texts", annotations)
-    require_positive(data.name, "gallery", gallery)
     names = ("text", "question about what it denies", "question about what it names")
     rows = [
         [files.nonempty(cell, f"{path}: row {k}") for cell in files.items(row, str(path), names)]

@@ -19,13 +19,13 @@ from pathlib import Path
 from compoclip.benchmarks.captioned import CaptionedPhoto, hashed, open_photos
 from compoclip.benchmarks.case import Aggregate, Case, Form
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.shuffles import WORDS, shuffled, tagger_stated
 from compoclip.captions.chunks import pre_caption
 from compoclip.console import note_once
 from compoclip.data.options import DataOptions
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
+from compoclip.typed import Count
 
 ENTRY = "rewrites"
 _VERSION = "rewrites 1"
@@ -38,10 +38,9 @@ def read(
     reading: DataOptions,
     annotations: Path | None = None,
     seed: int = 42,
-    most: int = 1000,
+    most: Count = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: of each sub-task. seed: of all that is sampled."""
-    require_positive(data.name, "most", most)
     photos = open_photos(data, annotations or data.root / ENTRY / "captions.csv", reading)
     order = random.Random(seed).sample(photos, len(photos))
     longest = max(len(photo.captions) for photo in order)

@@ -36,13 +36,12 @@ from compoclip.benchmarks.entries import (
 from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
+from compoclip.config import Option
 from compoclip.console import counted
 from compoclip.data.image_names import is_read
 from compoclip.data.split_names import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
 from compoclip.patterns import files_in, find_files, has_ending
-
-_PATH = "Path | None"
 
 
 @cache
@@ -56,7 +55,8 @@ def reader_of(about: Meta, entry: Entry) -> CaseReader:
 
     The functions that the entry names are imported. about: the facts of the entry.
     """
-    takes = {"annotations": _PATH, **{f"{place}_images": _PATH for place in _further_places(entry)}}
+    names = ("annotations", *(f"{place}_images" for place in _further_places(entry)))
+    takes = {name: Option(name, Path | None, None) for name in names}
     if "edit" in entry:
         takes |= options_of(hook(entry["edit"]))
     whole = hook(entry["read"]) if "read" in entry else None

@@ -38,7 +38,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.names import ALL, SUITES, benchmark_names
@@ -58,7 +58,7 @@ from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.patterns import has_ending, is_pattern
 from compoclip.plugins import is_file
-from compoclip.typed import at_home, kind_named, read_fields, says_none
+from compoclip.typed import at_home, kind_named, read_fields
 
 SUITE = "suite.json"
 _CAPTIONED = {"retrieval": f"retrieval:{OWN}", "rewrites": "rewrites"}
@@ -291,42 +291,25 @@ def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
     return [], absent, any(file not in absent for file in in_folder or about.files)
 
 
-_KINDS = (int, float, bool)
-
-
 def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) -> dict[str, Any]:
     """Return texts as what the reader's options are: paths below `base`, numbers, yes or no."""
-    types = reader(split_spec(spec)[0]).options
     options = dict(settings)
-    for key, value in settings.items():
-        kind = types.get(key, "")
+    for name, option in reader(split_spec(spec)[0]).options.items():
+        value, kind = settings.get(name), option.plain
         if not isinstance(value, str):
             continue
-        if "Path" in kind:
-            options[key] = base / _path(value)
-        elif "None" in kind and says_none(value, str | None):
-            options[key] = None
-        elif "place=True" in kind:
-            place = at_home(value)
-            options[key] = place_in(place, base) if base != Path() else place
-        elif "tuple" in kind:
-            try:
-                options[key] = tuple(shlex.split(value))
-            except ValueError:
-                raise UsageError(
-                    f"{location:.200}: {key} has a quote that is not closed: {value:.40}"
-                ) from None
-        elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):
-            options[key] = value
-            if value not in choices[0]:
-                raise UsageError(
-                    f"{location:.200}: {key} must be {' or '.join(choices[0])}, not '{value:.40}'"
-                )
-        elif plain := next((plain for plain in _KINDS if plain.__name__ in kind), None):
-            try:
-                options[key] = of_text(value, plain)
-            except ValueError:
-                raise UsageError(
-                    f"{location:.200}: {key} must be {kind_named(plain)}, not '{value:.40}'"
-                ) from None
+        try:
+            if kind is Path:
+                options[name] = base / _path(value)
+            elif get_origin(kind) is tuple:
+                options[name] = tuple(shlex.split(value))
+            else:
+                options[name] = option.at_home(of_text(value, option.kind))
+        except ValueError:
+            problem = f"must be {kind_named(kind)}, not '{value:.40}'"
+            if get_origin(kind) is tuple:
+                problem = f"has a quote that is not closed: {value:.40}"
+            raise UsageError(f"{location:.200}: {name} {problem}") from None
+        if option.usage.place and base != Path() and options[name] is not None:
+            options[name] = place_in(options[name], base)
     return options

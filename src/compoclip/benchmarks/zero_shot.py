@@ -39,7 +39,7 @@ from dataclasses import replace
 from importlib.resources import files as resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification, ImageRef
@@ -52,7 +52,6 @@ from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
-METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
 
 
 class ZeroShotSet(NamedTuple):
@@ -166,14 +165,12 @@ def read(
     index: Path | None = None,
     classes: Path | None = None,
     key: str | None = None,
-    metric: str | None = None,
+    metric: Literal["accuracy", "mean-per-class", "auc", "map11"] | None = None,
 ) -> Classification:
     """Read the set that the target names, called "zero_shot_<name>"; layouts: see the module."""
     benchmark, name = data.about.id, ",".join(data.parts)
     if index is not None and classes is not None:
         raise UsageError(f"{benchmark}: give index or classes, not both")
-    if metric is not None and metric not in METRICS:
-        raise UsageError(f"{benchmark}: no metric {metric!r}; {closest(str(metric), METRICS)}")
     one = SETS.get(name, ZeroShotSet(0))
     name, folder = find_set(data, annotations)
     photos = read_photos(annotations or folder, reading)
@@ -239,15 +236,15 @@ def read(
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     for assumption in data.assumed:
         note(f"zero_shot:{name}: {assumption}")
-    metric = metric or one.metric
+    scored_by = metric or one.metric
     tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
         images=as_shown(photos, name, reading),
-        labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
+        labels=() if scored_by == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
         prompts=tuple(prompts.fill(used, class_name) for class_name in names),
-        metric=metric,
-        tags=tags if metric == MAP11 else (),
+        metric=scored_by,
+        tags=tags if scored_by == MAP11 else (),
     )
     _check(content, photos, str(classes or index or folder))
     data.stated += [*photos.names, *names, *used, *photos.keys]
@@ -255,7 +252,7 @@ def read(
         data.stated.append("squash")
     if content.images[0].upright:
         data.stated.append("upright")
-    data.name, data.headline, data.aggregates = f"{benchmark}_{name}", metric, content.rules()
+    data.name, data.headline, data.aggregates = f"{benchmark}_{name}", scored_by, content.rules()
     if name.startswith("imagenet-"):
         data.aggregates["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
     expected = data.about.expected.get(name)
