@@ -269,11 +269,9 @@ def choose(measured: Sweep, rule: Rule) -> Point:
         rule: the axis to retain and the loss allowed on it.
 
     Raises:
-        UsageError: an axis of the rule was not measured, or its loss is negative.
+        UsageError: an axis of the rule was not measured.
     """
     retained = KEPT[rule.keep]
-    if not rule.max_loss >= 0:
-        raise UsageError("--max-loss must not be negative")
     for axis in (COMPOSITION, retained):
         if axis not in measured.axes:
             raise UsageError(f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on")

@@ -207,10 +207,8 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         )
     text = table_text(table, measured, options.format)
     if options.mteb is not None:
-        files = write_mteb_files(table, rows, measured, options.mteb)
-        for task, reason in files.left_out.items():
-            console.note(f"left out: {task}, {reason}")
-        console.note(f"{options.mteb}: {console.counted(len(files.written), 'file')} of mteb")
+        written = write_mteb_files(table, rows, measured, options.mteb)
+        console.note(f"{options.mteb}: {console.counted(len(written), 'file')} of mteb")
     return to_json(table, measured), text
 
 

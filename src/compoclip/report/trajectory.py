@@ -79,14 +79,7 @@ def trajectory_plot(
 # --- Tree scores by layer: models against each other, and each against trees that know nothing. ---
 
 _TREE_PLOT_SIZE = (340, 300)
-_NAMES = {
-    BEST: "best",
-    GREEDY: "greedy",
-    LEFT: "left-branching",
-    RIGHT: "right-branching",
-    RANDOM: "random",
-    HIGHEST: "highest sum",
-}
+_DRAWN = (BEST, GREEDY, LEFT, RIGHT, RANDOM, HIGHEST)
 
 Curve = Sequence[Estimate]
 Means = Mapping[str, Curve]
@@ -120,8 +113,8 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
     panels = [("Best trees", partial(draw, lines=best))] if len(scores) > 1 else []
     for model, mean in measured:
         lines = [
-            (k, model, name, mean[tree])
-            for k, (tree, name) in enumerate(_NAMES.items(), 1)
+            (k, model, f"{tree}-branching" if tree in (LEFT, RIGHT) else tree, mean[tree])
+            for k, tree in enumerate(_DRAWN, 1)
             if tree != HIGHEST or mean[HIGHEST] != mean[LEFT]
         ]
         panels.append((short(model.model), partial(draw, lines=lines)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.measured import Measured, TableEntry
 from compoclip.evaluation.published.read import MtebTask, PublishedTable
@@ -14,18 +14,12 @@ from compoclip.files import file_stems, new_folder
 from compoclip.models.config import write_json
 
 
-@dataclass(frozen=True)
-class MtebFiles:
-    """The files that were written, relative to the folder, and the reason for each task without."""
-
-    written: tuple[str, ...]
-    left_out: Mapping[str, str]
-
-
 def write_mteb_files(
     table: PublishedTable, entries: Sequence[TableEntry], measured: Sequence[Measured], out: Path
-) -> MtebFiles:
+) -> list[str]:
     """Write one file per model and task of mteb whose scores the columns of a table hold.
+
+    Returns their paths in the folder; a line names each task that is left out.
 
     The files are `results/compoclip__MODEL/WEIGHTS/TASK.json` in the new folder `out`, in the
     format of `mteb.TaskResult` (2.26). `mteb_version` is null, as mteb did not measure them, and
@@ -69,7 +63,9 @@ def write_mteb_files(
         for name, content in contents.items():
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             write_json(temporary / name, content)
-    return MtebFiles(tuple(contents), left_out)
+    for task_name, reason in left_out.items():
+        note(f"left out: {task_name}, {reason}")
+    return list(contents)
 
 
 def _file(
