@@ -167,7 +167,6 @@ INDEX: list[tuple[str, str]] = [
     ("test.zip@inner/my 0.png 1,", "must be whole numbers"),
     ("test.zip@inner/my 0.png -1", "must be whole numbers"),
     ("test.zip@inner/my 0.png 99999999999", "must be whole numbers"),
-    ("test.zip@inner/my 0.png 3", "label 3 has no name among the 3"),
     ("test.zip@../../etc/passwd 1", "leads outside"),
     ("../x.zip@a.png 1", "leads outside"),
     ("/etc/passwd 1", "leads outside"),
@@ -292,15 +291,29 @@ def test_a_target_may_be_a_pattern(pattern: str, tmp_path: Path) -> None:
     assert found.name == f"zero_shot_{pattern}"
 
 
-@pytest.mark.parametrize("layout", ["shards", "table"])
+@pytest.mark.parametrize("layout", ["shards", "table", "index"])
 def test_labels_beyond_the_names_of_the_data(tmp_path: Path, layout: str) -> None:
     folder = tmp_path / SET
+    label, number = 2, 2
     if layout == "shards":
         write_shards(folder)
         write_text(folder / "classnames.txt", "box\n" + "9" * 5000)
-    else:
+    elif layout == "table":
         write_table(folder, "box", "disc")
-    refuses("label 2 has no name among the 2", str(folder), "zero_shot:shapes", tmp_path)
+    else:
+        write_index(folder)
+        write_text(folder / "test.txt", "test.zip@inner/my 0.png 3")
+        label, number = 3, 3
+    message = f"label {label} has no name among the {number}"
+    for index in (None, write_text(tmp_path / "index.json", "{}")):
+        refuses(message, str(folder), "zero_shot:shapes", tmp_path, index=index)
+
+
+def test_labels_beyond_the_names_of_a_published_set(tmp_path: Path) -> None:
+    folder = tmp_path / "elevater" / "cifar-10"
+    write_shards(folder)
+    write_text(folder / "classnames.txt", "airplane\nautomobile")
+    refuses("label 2 has no name among the 2", str(folder), "zero_shot:cifar-10", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ class PhotoSet:
         """Number of classes, as far as the labels and names tell."""
         return max(len(self.names), 1 + max((max(labels) for labels in self.labels), default=-1))
 
+    def require_names(self, place: Path) -> None:
+        """Raise CompoclipError, naming the place, if the data name some classes but not all."""
+        require(
+            not self.names or len(self.names) == self.classes,
+            place,
+            f"label {self.classes - 1} has no name among the {len(self.names)} there; fix the list "
+            "of names, or give the option classes",
+        )
+
 
 # --- Photos in class folders, tar shards or tables: read as training data with labels are. ---
 
@@ -231,13 +240,7 @@ def read_photo_index(path: Path) -> PhotoSet:
         photos.append((image, labels, key))
     require(photos, path, "lists no photo; fetch the index again")
     images, labels_of, keys = zip(*photos)
-    photo_set = PhotoSet(images, labels_of, names, keys, toolkit=True)
-    if names and photo_set.classes > len(names):
-        raise CompoclipError(
-            f"{path}: label {photo_set.classes - 1} has no name among the {len(names)} of "
-            f"{path.parent}; labels count from 0"
-        )
-    return photo_set
+    return PhotoSet(images, labels_of, names, keys, toolkit=True)
 
 
 def _of_lines(path: Path) -> Iterator[Row]:

@@ -112,11 +112,7 @@ def _with_classes(
             raise CompoclipError(
                 f"{folder}: {photos.images[several].photo} has several labels, and a probe has one"
             )
-        if photos.names and photos.classes > len(photos.names):
-            raise CompoclipError(
-                f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} "
-                "there"
-            )
+        photos.require_names(folder)
     labels = {split: [first for first, *_ in photos.labels] for split, photos in splits.items()}
     if not all(photos.names for photos in splits.values()):
         numbers = range(max(photos.classes for photos in splits.values()))

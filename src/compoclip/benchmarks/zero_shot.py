@@ -180,6 +180,8 @@ def read(
             index = folder / "index.json"
         elif not facts.classes and prompts.are_numbers(photos.names):
             classes = prompts.list_of_names(folder)
+    if classes is None:
+        photos.require_names(folder)
     section = key or one.section
     published_place = None
     fix = "or give the option classes"
@@ -195,11 +197,6 @@ def read(
         names = tuple(aliases[0] for aliases in facts.classes)
     else:
         require(photos.names, folder, unnamed)
-        if len(photos.names) < photos.classes:
-            raise CompoclipError(
-                f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} "
-                f"that the data give; fix the list of names, {fix}"
-            )
         if prompts.are_numbers(photos.names):
             raise CompoclipError(
                 f"{folder}: classes are called by numbers ({', '.join(photos.names[:3])}, ...), "
