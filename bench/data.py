@@ -20,7 +20,8 @@ from bench.harness import Row, timed
 from bench.made import batch_of, drawn_captions, narrow_model, write_samples
 from compoclip.captions.store import ParseStore
 from compoclip.data.loader import BatchLoader
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.plan import StoredCaptions, TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Sample, Source

@@ -43,7 +43,8 @@ from bench.made import narrow_model, photo_files, world_captions, write_samples
 from compoclip.benchmarks.case import ImageRef, Retrieval
 from compoclip.cli.main import main as compoclip
 from compoclip.data.loader import BatchLoader
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources.open import Request, open_source

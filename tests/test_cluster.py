@@ -18,7 +18,8 @@ import pytest
 from compoclip import cluster
 from compoclip.cli.main import main
 from compoclip.cluster import Needs, RayWorkers
-from compoclip.data.pack import PackSpec, PackSummary, pack_shard
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import PackSummary, pack_shard
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import ModelEncoder

@@ -23,7 +23,8 @@ from compoclip.data import transform as transform_module
 from compoclip.data.columns import read_extras
 from compoclip.data.decode import Mirrored, OpenedImage, decode, mirrored, opened, unmirrored
 from compoclip.data.images import photo_key
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of

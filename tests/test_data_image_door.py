@@ -26,7 +26,8 @@ from compoclip.bounds import MAX_SCANS
 from compoclip.data import decode as door
 from compoclip.data.decode import decode, opened
 from compoclip.data.images.composed import LANDSCAPE, PORTRAIT, UNREADABLE, orientations
-from compoclip.data.pack import PackSpec, packed_image
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import packed_image
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError

@@ -20,7 +20,8 @@ from build.photos import encode, stored_in
 from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_tar, write_text
 from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.decode import decode
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError

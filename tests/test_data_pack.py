@@ -24,7 +24,8 @@ from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import FILE, Fingerprint, checksums, make_once
-from compoclip.data.pack import RECORD, PackSpec, PackSummary, pack, packed_image
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import RECORD, PackSummary, pack, packed_image
 from compoclip.data.sources.open import Request, open_source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError

@@ -27,7 +27,8 @@ from compoclip.data.columns import (
     NO_TEXT,
 )
 from compoclip.data.decode import decode
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.sources import Sample, Source, tables
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.written import read_bags, read_written_texts

@@ -25,7 +25,8 @@ from compoclip.cli.main import main
 from compoclip.cli.train import train_main as train
 from compoclip.corpora.job import ParseJob
 from compoclip.corpora.run import process
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate

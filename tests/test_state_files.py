@@ -19,7 +19,8 @@ from torch import nn
 from build.models import edit_json
 from compoclip.cli.main import main
 from compoclip.data.images import Companions
-from compoclip.data.pack import PackSpec, pack
+from compoclip.data.options import PackSpec
+from compoclip.data.pack import pack
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
 from compoclip.console import counted, note, progress_bar, reasons_listed, require_terminal
-from compoclip.data.options import DataOptions
+from compoclip.data.options import DataOptions, PackSpec
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
 from compoclip.patterns import has_ending
@@ -350,21 +350,13 @@ class PackOptions(DataOptions, OnEngine):
     Args:
         data: Image-text data, as for train --data.
         out: Folder of the pack.
-        size: Length of the shorter side. 256 suits models with 224 pixels and random crops of at
-            least 90 % of the area; use 384 for 336 pixels.
-        quality: JPEG quality of resized images; smaller images are copied unchanged.
-        keep: Copy all images unchanged.
-        shard_size: Samples per shard.
         max_bad: Most unreadable images to leave out; each is named.
         workers: Processes that write shards; auto is one per core for thousands of images.
     """
 
     data: Annotated[DataName, Shown("DATA", positional=True)]
     out: OutputFolder
-    size: int = 256
-    quality: int = 90
-    keep: bool = False
-    shard_size: int = 1000
+    spec: PackSpec = field(default_factory=PackSpec)
     max_bad: Natural = 0
     workers: WorkerCount = "auto"
 
@@ -375,20 +367,19 @@ _MANY = 4096  # images that are worth starting processes for
 def pack_main(options: PackOptions) -> Outcome:
     """Pack and say what became of the images."""
     from compoclip.cluster import require_engine, run
-    from compoclip.data.pack import PackSpec, PackSummary, pack
+    from compoclip.data.pack import PackSummary, pack
     from compoclip.data.sources.open import request_of
 
     def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
-        images = len(tasks) * options.shard_size
+        images = len(tasks) * options.spec.shard_size
         workers = processes(options.workers, images, _MANY)
         return run(work, tasks, workers, options.engine)
 
     require_engine(options.engine)
-    if options.keep:
-        config.refuse(options, ("size", "quality"), beside="--keep")
-    spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
+    if options.spec.keep:
+        config.refuse(options.spec, ("size", "quality"), beside="--keep")
     request = request_of(options.data, options)
-    packed = pack(request, options.out, spec, spread, options.max_bad)
+    packed = pack(request, options.out, options.spec, spread, options.max_bad)
     text = (
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
         f"{decimal(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "

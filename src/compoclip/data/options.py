@@ -1,4 +1,4 @@
-"""The options of reading image-text data."""
+"""The options of reading image-text data, and of packing it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from compoclip.config import InputFolder, Shown
 from compoclip.errors import CompoclipError
+from compoclip.typed import Count, Within
 
 Needs = Literal["captions", "labels", "captions or labels", "photos"]
 """The content that a row needs, in addition to an image, to become a sample."""
@@ -54,6 +55,24 @@ class DataOptions:
     fraction: float = 1.0
     exclude: Annotated[tuple[str, ...], Shown("PATTERN ...")] = ()
     templates: Annotated[str | None, Shown("TEMPLATES", place=True)] = None
+
+
+@dataclass(frozen=True)
+class PackSpec:
+    """How a pack stores images.
+
+    Args:
+        size: Length of the shorter side. 256 suits models with 224 pixels and random crops of at
+            least 90 % of the area; use 384 for 336 pixels.
+        quality: JPEG quality of resized images; smaller images are copied unchanged.
+        keep: Copy all images unchanged.
+        shard_size: Samples per shard.
+    """
+
+    size: Count = 256
+    quality: Annotated[int, Within(1, 100)] = 90
+    keep: bool = False
+    shard_size: Count = 1000
 
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all\b|[0-9.]*[0-9]\b|\"[^\"]*\"))?")

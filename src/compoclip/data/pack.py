@@ -34,6 +34,7 @@ from compoclip.data.decode import (
     stored_bytes,
 )
 from compoclip.data.fingerprint import FILE, Fingerprint
+from compoclip.data.options import PackSpec
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.differences import require_same
@@ -57,27 +58,6 @@ _CONTENT = "content"  # in the record: the name of a shard -> a hash of it
 _REMEDY = "delete the folder and pack again"
 _ALLOW = "raise --max-bad and go on with the same command"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
-
-
-@dataclass(frozen=True)
-class PackSpec:
-    """How images are stored.
-
-    size: length of the shorter side; larger images are scaled down (bicubic) and stored as JPEG of
-    this quality, others stay as they are, byte for byte. keep: all do. shard_size: samples a shard.
-    """
-
-    size: int = 256
-    quality: int = 90
-    keep: bool = False
-    shard_size: int = 1000
-
-    def __post_init__(self) -> None:
-        smallest = min(self.size, self.shard_size)
-        if smallest < 1:
-            raise UsageError("--size and --shard-size must be at least 1")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"--quality {self.quality}: must be 1 to 100")
 
 
 @dataclass
