@@ -219,7 +219,7 @@ def test_a_target_is_drawn_and_not_encoded() -> None:
         assert len(pairs) == (6 if target == "other" else 9)
     (caption, wanted), _ = drawn(CaptionPlan(texts=(TargetPlan("other"),)), ["a cat"])
     assert wanted.text == caption.text == "a cat"
-    with pytest.raises(UsageError, match=r"texts.target 'both' is not one of other, any"):
+    with pytest.raises(UsageError, match=r"texts.target.of must be one of nothing, other, any, "):
         TargetPlan("both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="targets and masks must name every image"):
         Batch(torch.zeros(1, 3, 1, 1), ("a",), (0,), (Role.CAPTION,), ("",), targets=("a", "b"))

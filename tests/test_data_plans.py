@@ -175,7 +175,7 @@ def test_at_most_so_many_graph_texts(positives: int, negatives: int) -> None:
         (lambda: BagPlan("x", negatives=()), "makes its negatives"),
         (lambda: UnitPlan(slots=0), "at least 1"),
         (lambda: UnitPlan(pair_share=1.5), "between 0 and 1"),
-        (lambda: PhrasePlan(-1), "-1 noun phrases"),
+        (lambda: PhrasePlan(-1), "texts.phrases.most must not be negative, found -1"),
         (lambda: Neighbours(4), "must be 0 to 3"),
         (lambda: Groups(0, 1), "at least 1 variation"),
     ],

@@ -327,9 +327,9 @@ def test_rectangles_have_about_the_area() -> None:
             assert -1e-9 <= left < right <= 1 + 1e-9
             assert -1e-9 <= upper < lower <= 1 + 1e-9
             assert abs((right - left) * (lower - upper) - area) <= 0.25 * area + 1e-9
-    with pytest.raises(UsageError, match="area 0"):
+    with pytest.raises(UsageError, match="area must lie between"):
         MaskPlan(area=0.0)
-    with pytest.raises(UsageError, match="must be 0 to 1"):
+    with pytest.raises(UsageError, match="rectangles must lie between 0 and 1"):
         MaskPlan(rectangles=2.0)
 
 

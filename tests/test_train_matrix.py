@@ -75,7 +75,7 @@ def test_a_tower_without_such_a_matrix_is_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"matrix": "both"}, "'both' is not one of projection, after"),
+        ({"matrix": "both"}, "one of nothing, projection, after, found 'both'"),
         ({"matrix": "after", "text_tower": True}, "the text tower must be frozen"),
         ({"start_scale": 0.5}, "must be 0, or 1 to 100"),
     ],

@@ -30,7 +30,7 @@ from typing import (
 )
 
 from compoclip.bounds import MAX_EXACT
-from compoclip.errors import CompoclipError, names_listed, typed_repr
+from compoclip.errors import CompoclipError, UsageError, names_listed, typed_repr
 from compoclip.files import encodable
 
 
@@ -197,7 +197,8 @@ def kind_named(kind: Any, *, plural: bool = False) -> str:
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(kind_named(part, plural=plural) for part in parts))
     if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
+        choices = (part or "nothing" for part in parts)
+        return f"one of {', '.join(choices)}"
     if origin in (list, tuple):
         return f"{_WORDS[list][plural]} of {kind_named(parts[0], plural=True)}"
     words = _WORDS.get(dict if is_dataclass(kind) else origin or kind)
@@ -255,6 +256,17 @@ def read_fields(
 
 
 _hints = cache(get_type_hints)
+
+
+def check_fields(record: Any, place: str) -> None:
+    """Raise UsageError for a field of a dataclass that is not of its type or not in its range.
+
+    place: what begins its name in the message.
+    """
+    hints = _hints(cast(type, type(record)), include_extras=True)
+    for field in fields(record):
+        value = getattr(record, field.name)
+        require_kind(f"{place}{field.name}", value, hints[field.name], error=UsageError)
 
 
 def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> Any:

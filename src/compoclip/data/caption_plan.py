@@ -22,6 +22,7 @@ from compoclip.losses.contract import Role
 from compoclip.patterns import ROW_FILES, find_files
 from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.edit import TOO_LONG
+from compoclip.typed import check_fields
 
 NONE_GIVEN = "none-given"
 NO_OTHER_CAPTION = "no-other-caption"
@@ -74,6 +75,10 @@ class Texts:
     label: ClassVar[str] = ""
     roles: ClassVar[tuple[Role, ...]] = ()
     from_file: ClassVar[tuple[str, Callable[[Path], Any]] | None] = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an option of another type or out of its range."""
+        check_fields(self, f"texts.{self.name}.")
 
     @property
     def kinds(self) -> tuple[str, ...]:

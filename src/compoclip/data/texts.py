@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from compoclip.captions.clip_text import token_key
 from compoclip.data.caption_plan import Texts
@@ -27,6 +27,7 @@ from compoclip.rewrites.units import (
     graph_parts,
     noun_phrases,
 )
+from compoclip.typed import Count, Natural, Within
 
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
 TARGET = "target"  # is sampled with the other texts, but not encoded
@@ -76,6 +77,7 @@ class GraphPlan(Texts):
     kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
         if len(weights) != len(GRAPH_CATEGORIES) or min(weights) < 0 or not sum(weights) > 0:
@@ -148,7 +150,7 @@ class BagPlan(Texts):
     """
 
     file: str
-    size: int = 10
+    size: Count = 10
     negatives: tuple[str, ...] = ("tsvlc-rb",)
     draw: Literal["replacement", "distinct"] = "replacement"
 
@@ -158,8 +160,7 @@ class BagPlan(Texts):
     kinds = (BAG, BAG_NEGATIVE)
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
+        super().__post_init__()
         if not self.negatives:
             raise UsageError("a bag needs a rewrite that makes its negatives")
 
@@ -237,24 +238,15 @@ class UnitPlan(Texts):
             from the scene graph.
     """
 
-    slots: int = 2
-    relation_share: float = 1.0
-    pair_share: float = 0.5
+    slots: Count = 2
+    relation_share: Annotated[float, Within(0, 1)] = 1.0
+    pair_share: Annotated[float, Within(0, 1)] = 0.5
     file: str = ""
 
     name: ClassVar[str] = "units"
     label: ClassVar[str] = "units"
     roles: ClassVar[tuple[Role, ...]] = _BOTH
     from_file: ClassVar = ("file", read_units)
-
-    def __post_init__(self) -> None:
-        one, two = self.relation_share, self.pair_share
-        if self.slots < 1:
-            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
-        if not (0 <= one <= 1 and 0 <= two <= 1):
-            raise UsageError(
-                f"shares of relations and pairs must lie between 0 and 1, not {one} and {two}"
-            )
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -309,15 +301,11 @@ class PhrasePlan(Texts):
         most: Most phrases per caption; 0 turns them off.
     """
 
-    most: int = 0
+    most: Natural = 0
 
     name: ClassVar[str] = "phrases"
     label: ClassVar[str] = "noun phrases"
     roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
-
-    def __post_init__(self) -> None:
-        if self.most < 0:
-            raise UsageError(f"{self.most} noun phrases: must be 0 (none) or more")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -357,10 +345,6 @@ class TargetPlan(Texts):
 
     name: ClassVar[str] = "target"
     needs_parsing = False
-
-    def __post_init__(self) -> None:
-        if self.of not in ("", "other", "any"):
-            raise UsageError(f"texts.target '{self.of}' is not one of other, any")
 
     def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add the target, sampled among the allowed captions."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from compoclip import plugins
 from compoclip.config import package_yaml
@@ -24,6 +24,7 @@ from compoclip.methods.settings import PARTS
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora as Lora
 from compoclip.rewrites.base import rewrite_sources
+from compoclip.typed import Within, check_fields
 
 POSITIVES = (Role.POSITIVE,)
 NEGATIVES = (Role.NEGATIVE,)
@@ -106,12 +107,11 @@ class Teacher:
     decay of 1 freezes the copy before the first step.
     """
 
-    decay: float = 1.0
+    decay: Annotated[float, Within(0, 1)] = 1.0
 
     def __post_init__(self) -> None:
         """Raise UsageError for a decay outside [0, 1]."""
-        if not 0 <= self.decay <= 1:
-            raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
+        check_fields(self, "teacher.")
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,8 @@ class Trains:
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown matrix, or a scale that no temperature can have."""
-        matrices, scale = get_args(Matrix), self.start_scale
-        if self.matrix not in matrices:
-            raise UsageError(
-                f"trains.matrix '{self.matrix}' is not one of {', '.join(matrices[1:])}"
-            )
+        check_fields(self, "trains.")
+        scale = self.start_scale
         if self.matrix and self.text_tower:
             raise UsageError(
                 "trains.matrix: the text tower must be frozen, trains.text_tower=false"

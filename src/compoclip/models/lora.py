@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import torch
 from open_clip.timm_model import TimmModel
@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.config import part_of
-from compoclip.typed import Count, NonNegative, require_kind
+from compoclip.typed import Count, NonNegative, check_fields
 
 Towers = Literal["both", "image", "text"]
 Targets = Literal["linear", "+conv"]
@@ -52,8 +52,7 @@ class Lora:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
-        for name, kind in get_type_hints(Lora, include_extras=True).items():
-            require_kind(f"LoRA {name}", getattr(self, name), kind, error=UsageError)
+        check_fields(self, "LoRA ")
         require(self.alpha, "LoRA alpha", "must be above 0", UsageError)
 
     @property

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
@@ -22,9 +22,9 @@ from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawing import Drawing
 from compoclip.data.masks import Box, Mask
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.tables import delimited_header, literal, read_delimited, text_list
-from compoclip.typed import is_a
+from compoclip.typed import Within, is_a
 
 MASK = "mask"  # what masked captions are counted as
 NO_CONCEPT = "nothing-to-hide"
@@ -54,18 +54,12 @@ class MaskPlan(Texts):
 
     images: bool = True
     file: str = ""
-    rectangles: float = 0.1
-    area: float = 0.75
+    rectangles: Annotated[float, Within(0, 1)] = 0.1
+    area: Annotated[float, Within(0.01, 1)] = 0.75
 
     name: ClassVar[str] = "masks"
     label: ClassVar[str] = "masked captions"
     from_file: ClassVar = ("file", lambda file: ConceptFile(file))
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a share or an area outside [0, 1]."""
-        for name, low in (("rectangles", 0), ("area", 0.01)):
-            if not low <= getattr(self, name) <= 1:
-                raise UsageError(f"texts.masks.{name} {getattr(self, name)}: must be {low} to 1")
 
     @property
     def needs_parsing(self) -> bool:
