@@ -226,6 +226,8 @@ def test_training_and_measuring_are_those_of_the_command(
     assert [r.benchmark for r in of_api] == [r["benchmark"] for r in of_cli]
     for ours, theirs in zip(of_api, of_cli):
         assert ours.aggregates[ours.headline].value == theirs["aggregates"][ours.headline]["value"]
+    mean = of_cli[0]["grounded"]["mean"]
+    assert f"[{100 * mean['low']:.1f}, {100 * mean['high']:.1f}]" in repr(of_api)
     assert (tmp_path / "results" / "tuned").is_dir()
 
 

@@ -564,7 +564,8 @@ def _table(results: list[Results]) -> ShownList[Results]:
     def text() -> str:
         if not results:
             return "[]"
-        return str(overview_table(results, results[0].model, ground_all(by_model(results))))
+        grounded = ground_all(by_model(results), bootstrap=results[0].bootstrap)
+        return str(overview_table(results, results[0].model, grounded))
 
     return ShownList(results, text)
 

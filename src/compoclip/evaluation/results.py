@@ -23,6 +23,7 @@ from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, MAIN, POLICIES, POSITIVE_SCORE, Items
 from compoclip.evaluation.scores import COSINE
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
 from compoclip.files import file_stamp, file_stem, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
@@ -110,6 +111,11 @@ class Results:
     def reader_name(self) -> str:
         """Return the reader's name of the benchmark: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """Return the bootstrap of its intervals."""
+        return Bootstrap(self.resamples, self.seed)
 
     @property
     def headline_score(self) -> Score:

@@ -42,7 +42,6 @@ from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_tables
 from compoclip.evaluation.results import Results, load_items, load_results
-from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.written import BUNDLE, require_bundle
 from compoclip.files import file_hash, file_stem, read_json, read_text
@@ -321,7 +320,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
         replace(items, outcomes=outcomes),
         results.rules,
         expected,
-        Bootstrap(results.resamples, results.seed),
+        results.bootstrap,
     )
     stated_scores = {**results.scores, "": results.aggregates}
     for part, computed in {**scores, "": aggregates}.items():
