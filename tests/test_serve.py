@@ -26,7 +26,6 @@ from PIL import Image
 import compoclip
 from build.photos import encode, noise
 from compoclip.cli.main import main
-from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.web import Batcher, BatchSettings, Server, Service, model_site
@@ -449,10 +448,6 @@ def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["serve", "bundled", "--max-wait=nan"])
     assert "argument --max-wait: 'nan' is not a number" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="as many as the queue"):
-        Service("bundled", loaded, BatchSettings(queue=4))
-    with pytest.raises(UsageError, match="at least 1 item"):
-        BatchSettings(size=0)
 
 
 def test_ctrl_c_ends_it(

@@ -134,7 +134,7 @@ TOGETHER = [
     ("dac --freeze text:1", "--freeze text:1 cannot be combined with adapters"),
     ("negclip --set=ema=1", "--set ema=1: must be at least 0 and below 1"),
     ("negclip --set=layer_decay=0", "--set layer_decay=0: must be above 0"),
-    ("negclip --set=lr_image=-1", "--set lr_image=-1: must be a number"),
+    ("negclip --set=lr_image=-1", "--set lr_image must not be negative, found -1"),
     ("negclip --set=lr_text=1e-3 --lr=0", "--set lr_text cannot be combined with --lr 0"),
     ("negclip --precision=fp16", "--precision fp16 is for GPUs without bf16"),
     ("negclip --set=contrast=sigmoid", "have no bias; take a SigLIP model"),

@@ -172,7 +172,8 @@ def audit_text(
         rows.append([blind.subtask, blind.metric, percent(blind.ngrams), interval, *shares, number])
     header = ["blind (no image)", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
     needless = [blind.subtask for blind in solved if blind.ngrams > NEEDS_NO_IMAGE]
-    notes = [f"needs no image (blind above 85 %): {', '.join(needless)}"] if needless else []
+    limit = f"blind above {100 * NEEDS_NO_IMAGE:.0f} %"
+    notes = [f"needs no image ({limit}): {', '.join(needless)}"] if needless else []
     if rows:
         lines.append(Table(rows, header, notes=notes).text())
     rows = []

@@ -5,7 +5,6 @@ Free of torch, so that `compoclip train --help` and the Python API can name it f
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown, Workers
 from compoclip.errors import UsageError
-from compoclip.typed import Natural
+from compoclip.typed import Natural, NonNegative
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
@@ -159,8 +158,8 @@ class RunSettings:
     features: OutputFolder | None = None
     crops: Natural = 0
     freeze: tuple[str, ...] = ()
-    lr_image: float | None = None
-    lr_text: float | None = None
+    lr_image: NonNegative | None = None
+    lr_text: NonNegative | None = None
     layer_decay: float = 1.0
     ema: float = 0.0
     crop: bool | None = None
@@ -182,9 +181,6 @@ class RunSettings:
     def __post_init__(self) -> None:
         """Raise UsageError for values that no run can use."""
         require_frozen_parts(self.freeze)
-        for part, rate in (("image", self.lr_image), ("text", self.lr_text)):
-            if rate is not None and not 0 <= rate < math.inf:
-                raise UsageError(f"--lr-{part} {rate:g}: must be a number from 0 on")
         if not 0 < self.layer_decay <= 1:
             raise UsageError(f"--layer-decay {self.layer_decay:g}: must be above 0 and at most 1")
         if not 0 <= self.ema < 1:

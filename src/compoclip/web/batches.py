@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compoclip.console import counted
-from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
 from compoclip.web.app import HttpError
@@ -38,10 +37,6 @@ class BatchSettings:
     size: int = 64
     wait: float = 0.005
     queue: int = 1024
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.queue < 1 or not self.wait >= 0:
-            raise UsageError("a batch and the queue hold at least 1 item; a wait is not negative")
 
 
 class Encoding(NamedTuple):
