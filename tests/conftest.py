@@ -23,6 +23,9 @@ settings.load_profile("untimed")
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from compoclip.evaluation import ModelEncoder
+    from compoclip.search import PhotoIndex
+
 gc.disable()  # until everything is imported and collected, which stays
 torch.set_num_threads(1)
 os.fsync = lambda fd: None  # nothing takes the power away, and waiting for the disk takes long
@@ -150,6 +153,31 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from train_helpers import FEW
 
     return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
+
+
+@pytest.fixture(scope="module")
+def encoder(world: Path) -> ModelEncoder:
+    """The model of the world, as `evaluate` and `search` ask it."""
+    from compoclip.evaluation import ModelEncoder
+    from compoclip.models import load_model
+
+    return ModelEncoder(load_model(world / "base"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Five photos to search, and files that are none."""
+    from search_photos import write_photos
+
+    return write_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def index(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> PhotoIndex:
+    """The index of `photos`, in the file `index`."""
+    from search_photos import indexed
+
+    return indexed(photos, encoder, tmp_path / "index")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from compoclip.data.pack import PackSummary, pack_shard
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import ModelEncoder
-from compoclip.models import load_model
 from compoclip.search import PhotoIndex, index_photos, read_index
 from compoclip.search.photos import EncodedPhotos, _encode
 from search_photos import photo
@@ -55,11 +54,6 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def mark(two_workers: Path) -> Path:
     two_workers.unlink(missing_ok=True)
     return two_workers
-
-
-@pytest.fixture(scope="module")
-def encoder(world: Path) -> ModelEncoder:
-    return ModelEncoder(load_model(world / "base"))
 
 
 @pytest.fixture(scope="module")

@@ -38,23 +38,7 @@ from compoclip.search import (
 )
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import list_photos
-from search_photos import changes, indexed, photo, stopped_after, write_photos
-
-
-@pytest.fixture(scope="module")
-def encoder(world: Path) -> ModelEncoder:
-    return ModelEncoder(load_model(world / "base"))
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return write_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def index(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> PhotoIndex:
-    return indexed(photos, encoder, tmp_path / "index")
-
+from search_photos import changes, indexed, photo
 
 # --- The index. ---
 
@@ -137,16 +121,6 @@ def test_unreadable_photos_are_named_and_all_files_are_counted(
         path.unlink()
     with pytest.raises(CompoclipError, match=r"no photo can be read; the first is deep/torn\.jpg"):
         indexed(photos, encoder, tmp_path / "other")
-
-
-def test_a_stopped_run_leaves_what_it_has_done(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path
-) -> None:
-    out = tmp_path / "index"
-    with stopped_after(2):
-        indexed(photos, encoder, out)
-    assert read_index(out).about["left_out"]["not yet encoded"] == 1
-    assert changes(indexed(photos, encoder, out)) == (1, 4, 0)
 
 
 def test_a_resumed_run_encodes_the_same_photos_together(

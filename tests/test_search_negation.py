@@ -14,24 +14,13 @@ import yaml
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation import ModelEncoder
-from compoclip.models import load_model
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.search import MODES, index_page, negation_mode, search, split_negation
 from compoclip.search.query import language_note
-from search_photos import indexed, write_photos
+from search_photos import indexed
 
 CAPTIONS = Path(__file__).parents[1] / "scripts" / "captions_of_ten_languages.yaml"
 QUERY = "a mug without a star or a box"
-
-
-@pytest.fixture(scope="module")
-def encoder(world: Path) -> ModelEncoder:
-    return ModelEncoder(load_model(world / "base"))
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return write_photos(tmp_path / "photos")
 
 
 # --- The wanted and the denied part. ---

@@ -20,23 +20,8 @@ from compoclip.models import load_model
 from compoclip.search import PhotoIndex, before_after, index_page, index_photos, look_up, search
 from compoclip.search.page import scores_explained
 from compoclip.web import Playground, Server, Service, model_site, play_site
-from search_photos import indexed, photo, write_photos
+from search_photos import indexed, photo
 from web_client import ask, encoded, post
-
-
-@pytest.fixture(scope="module")
-def encoder(world: Path) -> ModelEncoder:
-    return ModelEncoder(load_model(world / "base"))
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return write_photos(tmp_path / "photos")
-
-
-@pytest.fixture
-def index(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> PhotoIndex:
-    return indexed(photos, encoder, tmp_path / "index")
 
 
 def test_a_page_needs_no_other_file(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:

@@ -25,20 +25,10 @@ from compoclip.search.index import FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
 from compoclip.search.query import text_encoder
-from search_photos import changes, indexed, photo, stopped_after, write_photos
+from search_photos import changes, indexed, photo, stopped_after
 
 needs_lancedb = pytest.mark.skipif(find_spec("lancedb") is None, reason="LanceDB is not installed")
 QUERIES = ["a red star", "a blue mug", "a street without cars"]
-
-
-@pytest.fixture(scope="module")
-def encoder(world: Path) -> ModelEncoder:
-    return ModelEncoder(load_model(world / "base"))
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return write_photos(tmp_path / "photos")
 
 
 def hits(index: PhotoIndex, encoder: ModelEncoder, top: int = 10) -> list[list[tuple[str, float]]]:
@@ -296,14 +286,14 @@ def test_a_table_is_brought_up_to_date(photos: Path, encoder: ModelEncoder, tmp_
     read_index(out).require(other, out)
 
 
-@needs_lancedb
-def test_a_stopped_run_leaves_a_table_of_what_it_has_done(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path
+@pytest.mark.parametrize("to", ["file", pytest.param("lancedb", marks=needs_lancedb)])
+def test_a_stopped_run_leaves_what_it_has_done(
+    to: str, photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     with stopped_after(2):
-        indexed(photos, encoder, tmp_path / "table", to="lancedb")
-    assert read_index(tmp_path / "table").about["left_out"]["not yet encoded"] == 1
-    assert changes(indexed(photos, encoder, tmp_path / "table")) == (1, 4, 0)
+        indexed(photos, encoder, tmp_path / "index", to=to)
+    assert read_index(tmp_path / "index").about["left_out"]["not yet encoded"] == 1
+    assert changes(indexed(photos, encoder, tmp_path / "index")) == (1, 4, 0)
 
 
 @needs_lancedb
