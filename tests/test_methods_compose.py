@@ -14,7 +14,7 @@ from build.runs import losses
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
 from compoclip.losses.rows import OnlyKinds, missing
@@ -330,25 +330,3 @@ def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
     terms = load_model(tmp_path / "run" / "model").provenance["terms"]
     weights = {each["name"]: each["weight"] for each in terms}
     assert weights == {"negclip": 1.0, "own": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "message"),
-    [
-        (None, "", "no such file"),
-        ("x = (", "", "SyntaxError"),
-        ("x = 1", "", "none, a function under @recipe"),
-        (OWN, ":other", "it has: "),
-        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; fix the file"),
-    ],
-)
-def test_a_file_without_the_recipe_is_one_clear_line(
-    text: str | None, name: str, message: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "my_method.py"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(CompoclipError, match=message) as raised:
-        load_recipe(f"{file}{name}")
-    assert str(file) in str(raised.value)
-    assert "\n" not in str(raised.value)

@@ -6,7 +6,7 @@ import json
 import pickle
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import read_json
 from compoclip.methods.base import Method
 from compoclip.methods.compose import loss_named
+from compoclip.methods.read_clip.decoders import load_decoder
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 from compoclip.models.checkpoint import load_model
 from compoclip.rewrites import base as rewrites
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("warm_workers")
 
 LINES = ["a red star above a blue mug", "two dogs on a green mat", "a cup left of a plate"]
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
+TAKEN = "'negclip' is a rewrite already"
 
 
 def weights(run: Path) -> bytes:
@@ -177,25 +179,30 @@ def test_worker_processes_import_what_a_file_defines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "message"),
+    ("load", "code", "name", "message"),
     [
-        (None, "", "no such file"),
-        ("x = (", "", r"SyntaxError: '\(' was never closed"),
-        ("x = 1", "", "it has: none, a class with name, version, keeps_meaning and __call__"),
-        (own_files.REWRITE, ":other", "it has: .*my_rewrite.py:denied"),
-        (own_files.REWRITE.replace('"denied"', '"negclip"'), "", "'negclip' is a rewrite already"),
-        (own_files.SAMPLED.replace("nameless", "negclip"), "", "'negclip' is a rewrite already"),
-        ("import no_such_module", "", "ModuleNotFoundError: No module named"),
+        (load_recipe, None, "", "no such file"),
+        (load_recipe, "x = (", "", r"SyntaxError: '\(' was never closed"),
+        (load_recipe, "x = 1", "", "it has: none, a function under @recipe"),
+        (load_recipe, own_files.METHOD, ":other", "it has: .*mine.py:"),
+        (load_recipe, "raise KeyError('gone')", "", "KeyError: 'gone'; fix the file"),
+        (get_rewrite, None, "", "no such file"),
+        (get_rewrite, "x = 1", "", "none, a class with name, version, keeps_meaning and __call__"),
+        (get_rewrite, own_files.REWRITE, ":other", "it has: .*mine.py:denied"),
+        (get_rewrite, own_files.REWRITE.replace('"denied"', '"negclip"'), "", TAKEN),
+        (get_rewrite, own_files.SAMPLED.replace("nameless", "negclip"), "", TAKEN),
+        (get_rewrite, "import no_such_module", "", "ModuleNotFoundError: No module named"),
+        (load_decoder, "from torch import nn", "", "of its decoders; it has: none, a class with"),
     ],
 )
-def test_a_file_without_the_rewrite_is_one_clear_line(
-    code: str | None, name: str, message: str, tmp_path: Path
+def test_a_file_without_the_part_is_one_clear_line(
+    load: Callable[[str], object], code: str | None, name: str, message: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "my_rewrite.py"
+    file = tmp_path / "mine.py"
     if code is not None:
         file.write_text(code)
     with pytest.raises(CompoclipError, match=message) as raised:
-        get_rewrite(f"{file}{name}")
+        load(f"{file}{name}")
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
 
