@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -47,7 +48,8 @@ def test_models_score_and_encode(measured: Any, model: compoclip.Model) -> None:
     assert "6.4 M parameters" in repr(compoclip.load("bundled"))
     assert model.score("photos/a.png", "a dog").shape == (1, 1)
     assert model.score(paths, ["a dog", "a man"]).shape == (2, 2)
-    assert model.similarity(["photos/a.png"], ["a"]).shape == (1, 1)
+    one = model.similarity([Path("photos/a.png")], ["a dog"])
+    assert np.array_equal(one, model.score("photos/a.png", "a dog"))
     assert model.encode_text("a dog").shape == model.encode_texts("a dog").shape == (1, 256)
     assert model.encode_image(image).shape == (1, 256)
     assert model.encode_images("photos").shape == (3, 256)
@@ -76,6 +78,9 @@ def test_models_are_evaluated_and_compared(measured: Any, model: compoclip.Model
     assert shown(results)
     listed = compoclip.evaluate(model, on=["suite"], out="first", resamples=50)
     assert listed[0].benchmark == "world-sugarcrepe"
+    again = model.evaluate(on=["suite"], name="again", resamples=50)
+    assert again[0].scores == results[0].scores
+    assert compoclip.compare(results, again, resamples=50)[0].base == "bundled"
     (pair, *_) = compoclip.compare(measured, resamples=50)
     assert (pair.base, pair.other) == ("one", "two")
     for folders in (("both/one", "both/two"), (["both/one", "both/two"],)):
@@ -85,15 +90,19 @@ def test_models_are_evaluated_and_compared(measured: Any, model: compoclip.Model
 
 
 def test_results_are_reported(measured: Any) -> None:
-    assert compoclip.report(measured, resamples=50).is_file()
+    assert compoclip.report(measured, resamples=50) == Path("report.html")
     path = compoclip.report("both", "other.html", resamples=50)
     assert path.read_text()[:15].lower() == "<!doctype html>"
     assert shown(path)
 
 
 def test_photos_are_indexed_and_searched(measured: Any) -> None:
-    assert repr(compoclip.index("photos")).startswith("PhotoIndex(3 photos of ")
-    assert shown(compoclip.search("photos.index", "red")).count('src="data:image/jpeg') == 3
+    index = compoclip.index("photos")
+    assert repr(index).startswith("PhotoIndex(3 photos of ")
+    answers = compoclip.search("photos.index", "red")
+    assert shown(answers).count('src="data:image/jpeg') == 3
+    assert answers[0].hits[0].photo in index.names
+    assert "rank" in repr(answers)
 
 
 def test_tune_takes_the_words_of_the_command(
@@ -129,6 +138,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "another word for on": (
         lambda model: compoclip.evaluate(model, benchmarks=["sugarcrepe"]),
         "name what to measure",
+    ),
+    "an option nearly": (
+        lambda model: compoclip.evaluate(model, "x", resample=20),
+        "no option 'resample'; did you mean resamples",
     ),
     "a number among captions": (lambda _: compoclip.rewrite(["a dog", 3]), r"caption\[1\]"),  # type: ignore[list-item]
     "a set of rewrites": (

@@ -7,14 +7,11 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import open_clip
 import pytest
 import yaml
-from PIL import Image
 from verb_times import by_command, commands, mistakes, prepare
 
-import compoclip
 from compoclip.cli.data import TASKS
 from compoclip.cli.main import VERBS, main
 from compoclip.cli.options import OptionParser
@@ -147,46 +144,6 @@ def test_a_script_without_a_main_guard_is_named_in_one_line(tmp_path: Path) -> N
     script.write_text(f"{script.read_text()}if __name__ == '__main__': print('guarded')\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.stdout == "guarded\n"
-
-
-def test_what_people_guess_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for place, colour in enumerate(("red", "green", "blue")):
-        Image.new("RGB", (40, 40), colour).save(photos / f"{place}.png")
-    rows = "".join(f"{n}.png,a {c} square\n" for n, c in enumerate(("red", "green", "blue")))
-    Path("captions.csv").write_text(f"filename,caption\n{rows}")
-
-    model = compoclip.load()
-    assert "M parameters, 256 dimensions" in repr(model)
-    one = model.score(str(photos / "0.png"), "a red square")
-    assert one.shape == (1, 1)
-    assert np.array_equal(one, model.similarity([photos / "0.png"], ["a red square"]))
-    assert model.encode_text("a dog").shape == model.encode_texts(["a dog"]).shape == (1, 256)
-    assert model.encode_images(str(photos)).shape == (3, 256)
-    assert model.encode_image(Image.new("RGB", (40, 40))).shape == (1, 256)
-    assert "fsc-clip" in compoclip.list_methods()
-    assert "sugarcrepe" in compoclip.list_benchmarks()
-
-    target = "retrieval:captions.csv,images=photos"
-    results = compoclip.evaluate(model, target, resamples=20)
-    again = model.evaluate(on=[target], name="again", resamples=20)
-    assert "retrieval" in repr(results)
-    assert "<pre>" in results._repr_html_()
-    assert results[0].scores == again[0].scores
-    compared = compoclip.compare("results/bundled", "results/again", resamples=20)
-    assert "difference" in repr(compared)
-    assert compoclip.compare(results, again, resamples=20)[0].base == compared[0].base
-    assert compoclip.report("results", resamples=20) == Path("report.html")
-    index = compoclip.index("photos", model=model)
-    found = compoclip.search("photos.index", "a red square")
-    assert found[0].hits[0].photo in index.names
-    assert "rank" in repr(found)
-    with pytest.raises(compoclip.UsageError, match="model"):
-        compoclip.tune("captions.csv", images="photos", out="x")
-    with pytest.raises(compoclip.UsageError, match="no option 'resample'; did you mean resamples"):
-        compoclip.evaluate(model, target, resample=20)
 
 
 def parsers(monkeypatch: pytest.MonkeyPatch) -> dict[str, OptionParser]:
