@@ -44,15 +44,13 @@ def cases(text: str) -> list[list[str]]:
     return [case.split() for case in text.split(",")]
 
 
-@pytest.mark.parametrize(("a", "b", "pos"), cases(RELATED))
-def test_related(words: Lexicon, a: str, b: str, pos: str) -> None:
-    assert words.related(a, b, pos)
-
-
-@pytest.mark.parametrize(("a", "b", "pos"), cases(APART))
-def test_not_related(words: Lexicon, a: str, b: str, pos: str) -> None:
-    assert not words.related(a, b, pos)
-    assert not words.related(b, a, pos)
+@pytest.mark.parametrize(
+    ("a", "b", "pos", "related"),
+    [(*case, True) for case in cases(RELATED)] + [(*case, False) for case in cases(APART)],
+)
+def test_related(words: Lexicon, a: str, b: str, pos: str, related: bool) -> None:
+    assert words.related(a, b, pos) == related
+    assert words.related(b, a, pos) == related
 
 
 @pytest.mark.parametrize("case", cases(SIBLINGS), ids=" ".join)
