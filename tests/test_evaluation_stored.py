@@ -189,6 +189,10 @@ TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
         lambda t: column(t, "form", pa.array(["group"] * t.num_rows)),
         "do not make a group item",
     ),
+    "another name": (
+        lambda t: column(t, "item", pa.array(["renamed", *t["item"].to_pylist()[1:]])),
+        "are both complete, but their items differ",
+    ),
     "other names": (
         lambda t: column(t, "item", pa.array([f"n{k}" for k in range(t.num_rows)])),
         "foils@world",
@@ -202,11 +206,3 @@ def test_tables_that_are_not_those_of_the_scores(results: Path, capsys: Capture,
     change, words = TABLES[name]
     pq.write_table(change(pq.read_table(path)), path)
     refused(results, capsys, str(path), words, "evaluate")
-
-
-def test_complete_results_of_other_items_are_refused(results: Path, capsys: Capture) -> None:
-    path = results / "fsc-clip" / "foils@world.parquet"
-    table = pq.read_table(path)
-    names = ["renamed", *table["item"].to_pylist()[1:]]
-    pq.write_table(column(table, "item", pa.array(names)), path)
-    refused(results, capsys, str(path), "both complete", "evaluate base and fsc-clip again")
