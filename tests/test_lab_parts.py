@@ -140,6 +140,7 @@ def test_the_proof_has_the_arms_of_the_lab_and_its_runs(ground: str) -> None:
 
 
 PLAIN = {"name": "plain", "method": "clip-ft"}
+BESIDE = "'like' must be a list of names of files beside"
 
 
 def read(folder: Path, **changes: Any) -> LabSettings:
@@ -208,6 +209,10 @@ def test_settings_have_defaults_and_the_quick_lab_names_arms(tmp_path: Path) -> 
         ({"quick": {"arms": "plain"}}, "quick: 'arms' must be a list of names"),
         ({"quick": {"colour": 1}}, "unknown field 'colour'"),
         ({"quick": {"items": 0}}, "'items' must be more than 0"),
+        ({"photos": {"dev": "x"}}, "photos: 'dev' must be a whole number"),
+        ({"photos": {"colour": 1}}, "photos: unknown field 'colour'"),
+        ({"photos": 3}, "photos: not an object"),
+        ({"photos": {"dev": 3}, **arm(table="scenes")}, "table: no 'scenes'"),
     ],
 )
 def test_settings_that_make_no_lab_are_refused(
@@ -218,19 +223,20 @@ def test_settings_that_make_no_lab_are_refused(
     assert "lab.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"arms": 3}'])
-def test_a_file_that_settings_are_like_must_be_settings(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "names", "message"),
+    [
+        ("[]", ["other.json"], r"other\.json: no settings of a lab; fix the file"),
+        ('{"arms": 3}', ["other.json"], r"other\.json: no settings of a lab; fix the file"),
+        *(("{}", names, BESIDE) for names in ("other.json", ["../other.json"], [""], [3])),
+    ],
+)
+def test_settings_are_like_files_of_settings_beside_them(
+    tmp_path: Path, content: str, names: Any, message: str
+) -> None:
     (tmp_path / "other.json").write_text(content)
-    path = write_json(tmp_path / "mine.json", {"like": ["other.json"]})
-    with pytest.raises(CompoclipError, match=r"other\.json: no settings of a lab; fix the file"):
-        read_settings(path)
-
-
-@pytest.mark.parametrize("names", ["other.json", ["../other.json"], [""], [3]])
-def test_settings_are_like_files_beside_them_alone(tmp_path: Path, names: Any) -> None:
-    write_json(tmp_path / "other.json", {})
     path = write_json(tmp_path / "mine.json", {"like": names})
-    with pytest.raises(CompoclipError, match="'like' must be a list of names of files beside"):
+    with pytest.raises(CompoclipError, match=message):
         read_settings(path)
 
 

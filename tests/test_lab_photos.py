@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_files import expect_one_line, write_json
+from benchmark_files import expect_one_line
 from build.results import few_resamples
 from build.tables import read_jsonl
 from compoclip.benchmarks.retrieval import read_flickr8k
@@ -279,25 +279,6 @@ def test_a_world_lab_is_recorded_as_ever(tmp_path: Path) -> None:
         Job(tmp_path, replace(settings, photos={"data": folder}), None, 0, "w") for folder in "ab"
     )
     assert one.made_from() == moved.made_from()  # the data are what counts
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"photos": {"dev": "x"}}, "photos: 'dev' must be a whole number"),
-        ({"photos": {"colour": 1}}, "photos: unknown field 'colour'"),
-        ({"photos": 3}, "photos: not an object"),
-        ({"arms": [{"name": "a", "method": "clip-ft", "table": "scenes"}]}, "table: no 'scenes'"),
-    ],
-)
-def test_settings_that_make_no_lab_of_photos(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    values = {"arms": [{"name": "a", "method": "clip-ft"}], "benchmarks": list(OWN)}
-    values |= {"control": "a", "photos": {"dev": 3}, **changes}
-    path = write_json(tmp_path / "lab.json", values)
-    with pytest.raises(CompoclipError, match=message):
-        read_settings(path)
 
 
 # --- From start to table. ---
