@@ -171,7 +171,6 @@ def test_arguments_of_another_type_are_one_line(base: compoclip.Model) -> None:
         (lambda: compoclip.load(None), "spec must be a text or a path"),  # type: ignore[arg-type]
         (lambda: compoclip.load("bundled", device=0), "device must be a text"),  # type: ignore[arg-type]
         (lambda: compoclip.rewrite(5), "caption must be a text"),  # type: ignore[arg-type]
-        (lambda: compoclip.compare(["x"]), "name the base's results and at least one other"),
         (lambda: compoclip.rewrite("a", 5), "rewrites must be a text"),  # type: ignore[arg-type]
         (lambda: compoclip.rewrite("a", seed="x"), "seed must be a whole number"),  # type: ignore[arg-type]
         (lambda: base.save(None), "folder must be a text or a path"),  # type: ignore[arg-type]

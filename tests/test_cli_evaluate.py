@@ -250,11 +250,6 @@ def test_names_of_models(model):
         run.evaluate(options, {"a:b": "bundled", "a/b": "bundled"})
 
 
-def test_wrong_numbers_are_usage_errors(model, capsys):
-    assert main(["evaluate", str(model), "--on", "sugarcrepe", "--workers", "0"]) == 2
-    assert main(["evaluate", "--on", "sugarcrepe"]) == 2
-
-
 def test_sugarcrepe_with_the_real_photos(model, shared_data, tmp_path, capsys):
     place = shared_data / "annotations/sugarcrepe"
     photos = shared_data / "photos/sugarcrepe_coco/images"

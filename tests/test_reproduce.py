@@ -271,9 +271,8 @@ def test_a_budget_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert (plan["name"], plan["photos"]) == ("fsc-clip-16000-fp32", 16000)
     assert plan["folders"] == ["coco/val2014"]
     assert "not the published protocol" in dict(stated(plan))["training"]
-    for budget, message in (("1m", "500 photos, the fewest"), ("six", "write minutes, hours")):
-        with pytest.raises(CompoclipError, match=message):
-            planned(tmp_path, monkeypatch, budget=budget, on=("sugarcrepe",))
+    with pytest.raises(CompoclipError, match="500 photos, the fewest"):
+        planned(tmp_path, monkeypatch, budget="1m", on=("sugarcrepe",))
 
 
 def test_the_name_of_a_plan_is_that_of_a_file(tmp_path: Path) -> None:
@@ -340,8 +339,6 @@ def test_faults_are_said_before_the_estimate(
 def test_data_by_hand_have_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"RedCaps.*--captions and --images"):
         planned(tmp_path, monkeypatch, "clic")
-    with pytest.raises(CompoclipError, match="nothing to measure on"):
-        planned(tmp_path, monkeypatch, on=("winoground",))
 
 
 def test_the_photos_of_a_smaller_protocol(tmp_path: Path) -> None:

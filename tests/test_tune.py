@@ -43,12 +43,10 @@ from compoclip.training.run import RunSummary
 from train_helpers import write_data
 
 
-def change(
-    value: float, low: float, p: float | None = 0.5, name: str = "", photos: int = 50
-) -> Difference:
+def change(value: float, low: float, p: float | None = 0.5, photos: int = 50) -> Difference:
     """A difference of 50 photos, uncorrected; `low` is the end of its interval."""
     high = 2 * value - low
-    return Difference("", name, 0.5, 0.5 + value, value, low, high, photos, photos, p)
+    return Difference("", "", 0.5, 0.5 + value, value, low, high, photos, photos, p)
 
 
 SURE = 1e-4
@@ -306,13 +304,6 @@ def test_what_a_second_call_reuses(
     assert main(arguments) == 1
     assert f"{out / 'model'}: was changed after it was made" in capsys.readouterr().err
     assert weights(out / "model") == weights(tmp_path / "base")
-
-
-def test_photos_ask_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", str(write_data(tmp_path / "data", 60)), f"--out={tmp_path / 'out'}"]) == 2
-    said = capsys.readouterr().err
-    assert "name the model to begin from: --model ViT-B-32-quickgelu:openai" in said
-    assert "bundled has only seen drawn scenes" in said
 
 
 def test_what_is_left_out_is_said(
