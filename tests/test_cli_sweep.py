@@ -38,10 +38,6 @@ def sweep(world: Path, out: Path, *more: str) -> int:
     return main(["sweep", "fsc-clip", *inputs, *FEW, *more])
 
 
-def weights(run: Path) -> dict[str, str]:
-    return weight_hashes(run / "model")
-
-
 def table(out: Path) -> list[dict[str, str]]:
     with (out / "sweep.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -149,8 +145,8 @@ def test_a_sweep_trains_measures_and_reports(
     # Each run is the one that train makes of its own file, alone and in this process.
     run = out / "runs" / run_name({"lr": "1e-2"})
     assert main(["train", f"--config={run / CONFIG}", f"--out={tmp_path / 'again'}"]) == 0
-    assert weights(tmp_path / "again") == weights(run)
-    assert weights(run) != weights(out / "runs" / run_name({"lr": "1e-4"}))
+    assert weight_hashes(tmp_path / "again") == weight_hashes(run)
+    assert weight_hashes(run) != weight_hashes(out / "runs" / run_name({"lr": "1e-4"}))
 
 
 def test_the_same_command_resumes(
@@ -158,7 +154,7 @@ def test_the_same_command_resumes(
 ) -> None:
     out, what = tmp_path / "sweep", ("--set", "save_every=1", "log_every=1", "--grid")
     assert sweep(world, out, *what, "lr=1e-3,1e-4") == 0
-    done = {run.name: weights(run) for run in (out / "runs").iterdir()}
+    done = {run.name: weight_hashes(run) for run in (out / "runs").iterdir()}
     assert len(done) == 2
     times = {run: (run / "model").stat().st_mtime_ns for run in (out / "runs").iterdir()}
     # A run that was stopped on the way, and a value more.
@@ -175,7 +171,7 @@ def test_the_same_command_resumes(
     assert found["sorted_by"] == "loss"
     assert [each["loss"] for each in found["runs"]] == sorted(e["loss"] for e in found["runs"])
     assert len(found["runs"]) == 3
-    assert {name: weights(out / "runs" / name) for name in done} == done
+    assert {name: weight_hashes(out / "runs" / name) for name in done} == done
     kept = out / "runs" / run_name({"lr": "1e-3"})
     assert (kept / "model").stat().st_mtime_ns == times[kept]
     # Other settings are another sweep; how it is executed is not a setting.
@@ -215,10 +211,10 @@ def test_a_sweep_of_a_replaced_base_benchmark_or_model(
 
     assert swept()[0] == 0
     model = out / "runs" / run_name({"lr": "1e-3"}) / "model"
-    made = weights(model.parent)
+    made = weight_hashes(model.parent)
     shutil.rmtree(model)  # a run without its model is made anew
     assert swept()[0] == 0
-    assert weights(model.parent) == made
+    assert weight_hashes(model.parent) == made
     shutil.rmtree(model)
     shutil.copytree(data / "base", model)
     code, said = swept()

@@ -41,10 +41,6 @@ from train_helpers import weight_hashes
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
 
 
-def weights(run: Path) -> dict[str, str]:
-    return weight_hashes(run / "model")
-
-
 def written(folder: Path, text: str) -> Path:
     file = folder / "run.yaml"
     file.write_text(text, encoding="utf-8")
@@ -366,7 +362,7 @@ def test_a_run_is_repeated_from_its_own_file(world: Path, tmp_path: Path, case: 
     assert main(words) == 0
     file = tmp_path / "a" / CONFIG
     assert main(["train", "--config", str(file), "--out", str(tmp_path / "b")]) == 0
-    assert weights(tmp_path / "b") == weights(tmp_path / "a")
+    assert weight_hashes(tmp_path / "b") == weight_hashes(tmp_path / "a")
     assert (tmp_path / "b" / CONFIG).read_text() == file.read_text()
     one, other = (load_model(tmp_path / run / "model").provenance for run in "ab")
     for name in ("method", "settings", "terms", "texts", "optim", "composed", "data", "crop"):
@@ -390,7 +386,7 @@ def test_a_method_of_one_s_own_is_repeated_from_another_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["train", f"--config=../a/{CONFIG}", "--out=b"]) == 0
-    assert weights(Path("b")) == weights(tmp_path / "a")
+    assert weight_hashes(Path("b")) == weight_hashes(tmp_path / "a")
     found = read_config(Path("b", CONFIG))
     assert found["method"] == str(tmp_path / "my_method.py")
     assert found["terms"] == [f"+{tmp_path}/my_loss.py:half"]
@@ -409,7 +405,7 @@ def test_a_run_goes_on_from_its_file(world: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "half" / "model").exists()
     own = ["train", f"--config={tmp_path / 'half' / CONFIG}", f"--out={tmp_path / 'half'}"]
     assert main([*own, "--resume"]) == 0
-    assert weights(tmp_path / "half") == weights(tmp_path / "whole")
+    assert weight_hashes(tmp_path / "half") == weight_hashes(tmp_path / "whole")
 
 
 def test_a_file_gives_defaults_that_the_help_shows(
@@ -520,7 +516,7 @@ def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
     compoclip.train(base, "fsc-clip", data, out=tmp_path / "a", gamma=1.0, **few)
     file = tmp_path / "a" / CONFIG
     assert main(["train", f"--config={file}", f"--out={tmp_path / 'b'}"]) == 0
-    assert weights(tmp_path / "b") == weights(tmp_path / "a")
+    assert weight_hashes(tmp_path / "b") == weight_hashes(tmp_path / "a")
     # A model in memory has no name that a file could hold.
     compoclip.train(compoclip.load(base), "clip-ft", data, out=tmp_path / "c", **few)
     assert not (tmp_path / "c" / CONFIG).exists()

@@ -58,10 +58,6 @@ def folder(written_squares: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return path
 
 
-def weights(run: Path) -> dict[str, str]:
-    return weight_hashes(run / "model")
-
-
 def account(run: Path) -> dict[str, object]:
     """What the checkpoint says of the run: images, texts, rewrites and refusals, but no times."""
     record = json.loads((run / "model" / RECORD).read_text())
@@ -97,7 +93,7 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     assert not (killed / "model").exists()
     assert latest_state(killed / "state") is not None
     train(folder, "killed", "--resume")
-    assert weights(killed) == weights(whole)
+    assert weight_hashes(killed) == weight_hashes(whole)
     assert account(killed) == account(whole)
     assert timeless_log(killed) == timeless_log(whole)
 
@@ -106,7 +102,7 @@ def test_stop_at_the_end_of_an_epoch_and_resume_is_bit_identical(folder: Path) -
     cut = train(folder, "stopped", "--set=stop_after=5")
     assert not (cut / "model").exists()
     train(folder, cut.name, "--resume")
-    assert weights(cut) == weights(folder / "whole")
+    assert weight_hashes(cut) == weight_hashes(folder / "whole")
     assert account(cut) == account(folder / "whole")
 
 
@@ -162,8 +158,8 @@ def test_every_part_is_resumed_bit_for_bit(
     if options[0].startswith("--set"):
         assert main([word for word in run if word != options[0]] + ["--resume"]) == 1
     assert main([*run, "--resume"]) == 0
-    assert weights(cut) == weights(whole)
-    assert weights(cut).keys() == set(load_model(world / "base").encoder.model.state_dict())
+    assert weight_hashes(cut) == weight_hashes(whole)
+    assert weight_hashes(cut).keys() == set(load_model(world / "base").encoder.model.state_dict())
     assert losses(cut) == losses(whole)
 
 
@@ -210,7 +206,7 @@ def test_workers_do_not_change_the_result_and_end_with_the_run(
     monkeypatch.setattr(
         _MultiProcessingDataLoaderIter, "__del__", lambda self: ended.append(self._shutdown)
     )
-    assert weights(train(folder, "two", "--workers=2")) == weights(folder / "whole")
+    assert weight_hashes(train(folder, "two", "--workers=2")) == weight_hashes(folder / "whole")
     assert ended == [True]  # before the garbage collector, which would wait for them
 
 

@@ -61,10 +61,6 @@ def watching(folder: Path, *more: str) -> list[str]:
     return [f"--on={BENCHMARK}", f"--eval-data={folder}", f"--eval-every={EVERY}", *more]
 
 
-def weights(run: Path) -> dict[str, str]:
-    return weight_hashes(run / "model")
-
-
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "model" / RECORD).read_text())
 
@@ -93,7 +89,7 @@ def evaluated(folder: Path, run: Path) -> Results:
 def test_measuring_changes_no_weight(folder: Path, method: str, more: tuple[str, ...]) -> None:
     plain = train(folder, "plain", *more, method=method)
     watched = train(folder, "watched", *more, *watching(folder), method=method)
-    assert weights(watched) == weights(plain)
+    assert weight_hashes(watched) == weight_hashes(plain)
     assert [row for row in timeless_log(watched) if "eval" not in row] == timeless_log(plain)
     scores = measured(watched)
     assert list(scores) == [0, 2, 4, 6, 8]
@@ -138,7 +134,7 @@ def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) ->
         cut = train(folder, f"stopped-{stop}", *best, f"--set=stop_after={stop}")
         assert not (cut / "model").exists()
         train(folder, cut.name, *best, "--resume")
-        assert weights(cut) == weights(whole)
+        assert weight_hashes(cut) == weight_hashes(whole)
         assert timeless_log(cut) == timeless_log(whole)
         account = record(cut)["provenance"]["run"]
         assert {**account, "seconds": 0} == {**expected["provenance"]["run"], "seconds": 0}
@@ -225,7 +221,7 @@ def test_the_run_ends_when_nothing_gets_better(folder: Path) -> None:
     assert (summary.best["step"], summary.best["base"]) == (3, 0.9)  # of equals the newest
     assert read_log(folder / "run" / "train.jsonl")[-1]["step"] == 5
     scripted(folder, "third", {k: 0.9 if k == 3 else 0.1 for k in range(TOTAL + 1)})
-    assert weights(folder / "run") == weights(folder / "third")
+    assert weight_hashes(folder / "run") == weight_hashes(folder / "third")
 
 
 def test_a_run_killed_after_its_early_end_does_not_go_on(
@@ -244,7 +240,7 @@ def test_a_run_killed_after_its_early_end_does_not_go_on(
     resumed, asked = scripted(folder, "run", values, patience=2, resume=True)
     assert asked == []
     assert (resumed.steps, resumed.best) == (summary.steps, summary.best)
-    assert weights(folder / "run") == weights(folder / "whole")
+    assert weight_hashes(folder / "run") == weight_hashes(folder / "whole")
 
 
 PEAKS = {0: 0.9, 1: 0.6, 2: 0.8, 3: 0.7, 4: 0.7, 5: 0.8, 6: 0.1, 7: 0.2, 8: 0.6}
@@ -255,7 +251,8 @@ def test_adapters_are_of_the_best_step(folder: Path) -> None:
         summary, _ = scripted(folder, out, values, lora=True)
         assert summary.best is not None
         assert summary.best["step"] == (8 if out == "last" else 5)
-    assert weights(folder / "one") == weights(folder / "two") != weights(folder / "last")
+    one, two, last = (weight_hashes(folder / name) for name in ("one", "two", "last"))
+    assert one == two != last
     load_model(folder / "one" / "adapter")
 
 
@@ -317,11 +314,11 @@ def test_a_limit_of_steps_is_that_of_as_many_epochs(folder: Path) -> None:
     epoch = train(folder, "epoch", "--epochs=1")
     four = train(folder, "four", "--max-steps=4")
     more = train(folder, "more", "--epochs=1", "--max-steps=9")
-    assert weights(epoch) == weights(four) == weights(more)
+    assert weight_hashes(epoch) == weight_hashes(four) == weight_hashes(more)
     cut = train(folder, "cut", "--max-steps=4", "--set=stop_after=2")
     train(folder, "cut", "--max-steps=5", "--resume", code=1)
     train(folder, "cut", "--max-steps=4", "--resume")
-    assert weights(cut) == weights(four)
+    assert weight_hashes(cut) == weight_hashes(four)
 
 
 ON = f"--on={BENCHMARK}"

@@ -79,10 +79,10 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
     return load_file(checkpoint / "open_clip_model.safetensors")
 
 
-def weight_hashes(checkpoint: Path) -> dict[str, str]:
-    """A hash of each tensor: equal for equal bits, and short where a test shows a difference."""
+def weight_hashes(run: Path) -> dict[str, str]:
+    """A hash of each tensor of a run's model: short where a test shows a difference."""
     hashes = {}
-    for name, value in weights(checkpoint).items():
+    for name, value in weights(run / "model").items():
         hashes[name] = hashlib.sha256(value.numpy().tobytes()).hexdigest()
     return hashes
 
