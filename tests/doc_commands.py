@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 from bench.__main__ import main as bench
+from build.tables import read_jsonl, write_lines
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
-from record_files import lines, write_lines
 from train_helpers import FEW
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +159,7 @@ def write_ready(folder: Path) -> Path:
         shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
     (folder / "neg_clip").mkdir()
     shutil.copy(world / "near.tsv", folder / "neg_clip" / "train_neg_clip.tsv")
-    rows = lines(world / "plain.jsonl")
+    rows = read_jsonl(world / "plain.jsonl")
     table = ["path,title", *(f'{row["image"]},"{row["caption"][0]}"' for row in rows)]
     for name in ("coco.csv", "pairs.csv"):
         write_lines(folder / name, table)

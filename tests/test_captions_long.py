@@ -18,7 +18,7 @@ import pytest
 
 import compoclip.captions.store as store_module
 from build.runs import TABLE, command
-from build.tables import write_jsonl, write_text
+from build.tables import read_jsonl, write_jsonl, write_lines, write_text
 from compoclip.captions import chunks
 from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context
@@ -38,7 +38,6 @@ from compoclip.losses.contract import Role
 from compoclip.models.checkpoint import load_model
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_names, rng_for
 from method_data import arguments
-from record_files import lines, write_lines
 from rewrite_facts import PARTS
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -345,7 +344,7 @@ def test_texts_files_and_shards_say_how_many_captions_were_cut(
     again = str(tmp_path / "again.jsonl")
     assert main([verb, str(source), "-o", again, "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out)["captions_cut"] == 2
-    assert [r["caption"] for r in lines(out)] == [beginning(LONG), SHORT, beginning(LONG)]
+    assert [r["caption"] for r in read_jsonl(out)] == [beginning(LONG), SHORT, beginning(LONG)]
     shards = tmp_path / "in"
     write_jsonl(shards / "000.jsonl", ({"caption": text} for text in (LONG, SHORT, LONG)))
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), *options]) == 0

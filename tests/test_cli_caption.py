@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import chat_server
+from build.tables import read_jsonl, write_lines
 from compoclip.cli.main import main
 from compoclip.language.engine import load_task
 from compoclip.models.checkpoint import load_model
 from method_data import arguments
 from ranks_helpers import Forked
 from real_captions import negclip
-from record_files import lines, write_lines
 from test_language_server import tiny_model
 
 
@@ -54,7 +54,7 @@ def test_real_captions_through_a_server_that_misbehaves(
         assert run(data, out, url, *more, "--json") == 1  # one has no answer
         seen = chat_server.stats(url)
         first = json.loads(capsys.readouterr().out)
-        made = lines(out)
+        made = read_jsonl(out)
         assert [row["caption"] for row in made] == [*captions, *special]
         assert [row["id"] for row in made] == [str(n) for n in range(1, 104)]
         provenance = {key: made[0][key] for key in made[0] if key not in ("id", "caption")}
@@ -86,7 +86,7 @@ def test_real_captions_through_a_server_that_misbehaves(
         usable = sum(bool(row["negative"]) for row in made)
         assert usable == first["with_text"] > 85  # the server has none where `replace` refuses
         assert first["tokens_in"] == 100 * first["answers"]
-        side = lines(tmp_path / "negatives.rejected.jsonl")
+        side = read_jsonl(tmp_path / "negatives.rejected.jsonl")
         reasons = {row["caption"]: row["reason"] for row in side}
         assert reasons[special[0]] == "refusal"
         assert reasons[special[1]] == "refused-by-the-server"
@@ -99,7 +99,7 @@ def test_real_captions_through_a_server_that_misbehaves(
     assert "no answer: 1 (last: HTTP 500" in shown.out
     assert "1 caption answered" not in shown.out
     assert {c: n for c, n in again.items() if n != seen["asked"][c]} == {special[2]: 8}
-    assert lines(out) == made
+    assert read_jsonl(out) == made
 
 
 @pytest.mark.slow
@@ -128,9 +128,9 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         assert run(data, out, url, "--concurrency=16") == 0
         after = chat_server.stats(url)["asked"]
         assert run(data, tmp_path / "whole.jsonl", url, "--concurrency=3") == 0
-    made = lines(out)
+    made = read_jsonl(out)
     assert [row["caption"] for row in made] == captions
-    answers = lines(tmp_path / "killed.answers.jsonl")
+    answers = read_jsonl(tmp_path / "killed.answers.jsonl")
     assert sorted(row["n"] for row in answers) == list(range(40))
     # What was on record was not asked again; what was under way at the end, at most once.
     for number, caption in enumerate(captions):
@@ -185,12 +185,12 @@ def test_repeated_captions_are_asked_about_once(good: str, tmp_path: Path) -> No
     )
     out = tmp_path / "out.jsonl"
     assert run(data, out, good) == 0
-    made = lines(out)
+    made = read_jsonl(out)
     assert [row["id"] for row in made] == ["1", "2", "3", "4"]
     assert made[0]["negative"] == made[3]["negative"] != []
     assert made[1]["negative"] == []
     assert chat_server.stats(good)["asked"]["a red cup on a box"] == 1
-    side = lines(tmp_path / "out.rejected.jsonl")
+    side = read_jsonl(tmp_path / "out.rejected.jsonl")
     reasons = {row["caption"]: row["reason"] for row in side if row["reason"] != "repeated"}
     assert reasons == {"": "not-asked", "a dog runs": "answers-none"}
 
@@ -246,4 +246,4 @@ def test_a_model_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[s
     made = json.loads(capsys.readouterr().out)
     assert made["answers"] >= 2
     assert made["tokens_out"] > 0
-    assert lines(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")
+    assert read_jsonl(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")

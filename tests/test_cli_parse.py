@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import compoclip.recordfile as recordfile
-from build.tables import write_rows
+from build.tables import read_jsonl, write_lines, write_rows
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from record_files import lines, write_lines
 
 CAPTIONS = ["a red dog on a mat", "", "two men's hats", "unicode: a 猫 on a café table 😀"]
 
@@ -57,7 +56,7 @@ def test_files_give_one_record_a_caption(
 ) -> None:
     out = tmp_path / "deep" / "out.jsonl"
     assert run(text_file, "-o", out) == 0
-    made = lines(out)
+    made = read_jsonl(out)
     assert [r["id"] for r in made] == ["1", "2", "3", "4"]
     assert [r["caption"] for r in made] == CAPTIONS
     shown = capsys.readouterr().out
@@ -74,7 +73,7 @@ def test_counts_as_json_and_a_rerun_goes_on(
     assert run(text_file, "-o", out, "--json") == 0
     first = json.loads(capsys.readouterr().out)
     whole = out.read_bytes()
-    made = lines(out)
+    made = read_jsonl(out)
     assert first["captions"] == 4
     assert first["objects"] == sum(len(r["objects"]) for r in made)
     assert first["relations"] == sum(len(r["relations"]) for r in made)

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from build.tables import write_lines
 from compoclip.cli.main import main
 from compoclip.files import LOCK
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from compoclip_world.export import suite
 from ranks_helpers import Forked
-from record_files import write_lines
 from train_helpers import FEW, write_config, write_data
 
 COMMAND = (sys.executable, "-m", "compoclip")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from build.tables import write_jsonl, write_rows
+from build.tables import read_jsonl, write_jsonl, write_lines, write_rows
 from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.main import main
 from compoclip.data.columns import EMPTY_CAPTION, EMPTY_CELL, NO_CAPTION, NO_TEXT
 from compoclip.rewrites.base import rewrite_names
-from record_files import lines, write_lines
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -84,7 +83,7 @@ def test_text_file_gives_a_record_for_each_caption_and_rewrite(
 ) -> None:
     out = tmp_path / "deep" / "out.jsonl"
     assert run(text_file, "-o", out) == 0
-    made = lines(out)
+    made = read_jsonl(out)
     names = rewrite_names()
     assert [(r["id"], r["rewrite"]) for r in made] == [
         (str(i), name) for i in range(1, len(CAPTIONS) + 1) for name in names
@@ -114,7 +113,7 @@ def test_tables_and_json_lines(tmp_path: Path) -> None:
         assert run(path, "-o", out, "--column", "title", "--rewrites", "negclip,replace") == 0
         results.append(out.read_bytes())
     assert results[0] == results[1] == results[2]
-    made = lines(tmp_path / "csv.out.jsonl")
+    made = read_jsonl(tmp_path / "csv.out.jsonl")
     assert [r["caption"] for r in made[::2]] == [text for _, text in rows]
     assert [r["id"] for r in made[::2]] == ["x7", "x8"]
 
@@ -146,13 +145,13 @@ def test_a_file_and_a_shard_read_the_same_rows(
         total = shown.get("total", shown)
         read.append({key: total[key] for key in ("rows", "captions", "left_out")})
         if out.is_file():
-            made = lines(out)
+            made = read_jsonl(out)
             assert [r["id"] for r in made] == ["2", "3", "k", "k#1", "8", "8#1"]
             by_id = {r["id"]: r["text"] for r in made if r["text"]}
             texts.append([text for id, text in by_id.items() if id[0] in "k8"])
         else:
             texts.append(
-                [text for row in lines(out / "c.jsonl")[3:] for text in row["neg_caption"]]
+                [text for row in read_jsonl(out / "c.jsonl")[3:] for text in row["neg_caption"]]
             )
     assert read == [read[0]] * 4
     assert texts == [texts[0]] * 4
@@ -181,7 +180,7 @@ def test_statistics_as_json(
     assert run(text_file, "-o", out, "--rewrites", "negclip", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     tally = shown["rewrites"]["negclip"]
-    made = lines(out)
+    made = read_jsonl(out)
     assert tally["captions"] == len(CAPTIONS)
     assert tally["rewritten"] == sum(r["reason"] is None for r in made)
     assert sum(tally["refused"].values()) == sum(r["reason"] is not None for r in made)
@@ -252,7 +251,7 @@ def test_same_bytes_for_any_worker_count_and_fresh_draws_by_seed_and_epoch(
         out = tmp_path / f"{name}.jsonl"
         names = "negclip,replace,synonym,tsvlc-rb"
         assert run(path, "-o", out, "--rewrites", names, *options) == 0
-        outputs[name] = [(r["id"], r["rewrite"], r["text"]) for r in lines(out)]
+        outputs[name] = [(r["id"], r["rewrite"], r["text"]) for r in read_jsonl(out)]
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "three.jsonl").read_bytes()
     assert outputs["one"] != outputs["seed"]
     assert outputs["one"] != outputs["epoch"]
@@ -335,7 +334,7 @@ def test_full_disk_is_one_line_and_the_rest_can_follow(
     assert "No space left" in one_line(capsys)
     assert not out.exists()
     assert run(text_file, "-o", out, "--rewrites", "negclip") == 0
-    assert len(lines(out)) == len(CAPTIONS)
+    assert len(read_jsonl(out)) == len(CAPTIONS)
 
 
 def test_lone_surrogates_and_line_breaks_survive(tmp_path: Path) -> None:

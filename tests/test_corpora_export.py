@@ -18,14 +18,13 @@ import pytest
 from packaging.version import Version
 from PIL import Image
 
-from build.tables import write_json
+from build.tables import read_jsonl, write_json
 from compoclip.captions.clip_text import token_key
 from compoclip.cli.main import main
 from compoclip.corpora.export import LAYOUTS
 from compoclip.data.sources.open import open_source
 from compoclip.evaluation.results import load_results
 from corpus_shards import tar_members
-from record_files import lines
 from tiny_transformers import MARKS, write_clip, write_qwen
 
 pytestmark = pytest.mark.usefixtures("warm_workers", "restored_environment")
@@ -85,7 +84,7 @@ def test_every_layout_holds_the_same_rows(pairs: Path, exports: Path) -> None:
         (Path(row["images"][0]).name, row["positive_messages"][0][0]["content"]): [
             messages[0]["content"] for messages in row["negative_messages"]
         ]
-        for row in lines(exports / "ms-swift/train.jsonl")
+        for row in read_jsonl(exports / "ms-swift/train.jsonl")
     }
     assert len(negatives_of) == records["ms-swift"]["rows"] == 4
     assert sum(map(len, negatives_of.values())) == records["ms-swift"]["negatives"]

@@ -19,7 +19,7 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
 
-from build.tables import write_json, write_parquet
+from build.tables import read_jsonl, write_json, write_parquet
 from compoclip.cli.main import main
 from compoclip.data import captioner as captioners
 from compoclip.data.captioner import CocaCaptioner, PhotoAsking, TransformersCaptioner
@@ -27,7 +27,6 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.language.engine import Sampling
 from compoclip.models.checkpoint import LoadedModel, load_model
 from models_thin import config, only_known
-from record_files import lines
 from train_helpers import FEW, few_merges
 
 Capture = pytest.CaptureFixture[str]
@@ -137,7 +136,7 @@ def test_samples_depend_on_the_seed_and_the_photo_alone(coca: str, tmp_path: Pat
     for more in (["--seed=1"], ["--seed=1", "--batch-size=2"], ["--seed=2"]):
         out = tmp_path / f"{len(texts)}.jsonl"
         assert run(folder, out, coca, "--temperature=1.5", "--max-tokens=8", *more) == 0
-        texts.append([row["caption"] for row in lines(out)])
+        texts.append([row["caption"] for row in read_jsonl(out)])
     assert texts[0] == texts[1] != texts[2]
     asking = PhotoAsking(seed=1)
     assert asking.sampling("a") == PhotoAsking(seed=1).sampling("a") != asking.sampling("b")
@@ -161,7 +160,7 @@ def test_what_train_takes(coca: str, tmp_path: Path, capsys: Capture) -> None:
     table = tmp_path / "table.csv"
     table.write_text("image,caption\n0.png,x\n3.png,\n")
     assert run(table, tmp_path / "t.jsonl", coca, f"--images={folder}", "--max-tokens=10") == 0
-    chosen = lines(tmp_path / "t.jsonl")
+    chosen = read_jsonl(tmp_path / "t.jsonl")
     assert [row["caption"] for row in chosen] == [rows[k]["caption"] for k in (0, 3)]
 
 
@@ -188,7 +187,7 @@ def test_a_stopped_command_resumes(coca: str, tmp_path: Path, capsys: Capture) -
         assert len(asked) == 4
     assert "5 captions for 5 photos" in capsys.readouterr().out
     assert run(folder, tmp_path / "whole.jsonl", coca, "--max-tokens=8", "--batch-size=5") == 0
-    rows, whole = lines(out), lines(tmp_path / "whole.jsonl")
+    rows, whole = read_jsonl(out), read_jsonl(tmp_path / "whole.jsonl")
     assert [row["caption"] for row in rows] == [row["caption"] for row in whole]
     photos = [(out.parent / row["image"]).resolve() for row in rows]
     assert photos == [(folder / f"{k}.png").resolve() for k in range(5)]
@@ -214,23 +213,23 @@ def test_photos_without_a_caption_are_counted(coca: str, tmp_path: Path, capsys:
     shown = capsys.readouterr().out
     assert "3 captions for 5 photos" in shown
     assert "without a caption: 1 x empty, 1 x unreadable-photo" in shown
-    rejected = lines(tmp_path / "c.rejected.jsonl")
+    rejected = read_jsonl(tmp_path / "c.rejected.jsonl")
     assert [(row["id"], row["reason"]) for row in rejected] == [
         ("2.png", "unreadable-photo"),
         ("4.png", "empty"),
     ]
-    assert len(lines(out)) + len(rejected) == 5
+    assert len(read_jsonl(out)) + len(rejected) == 5
     Image.new("RGB", (40, 40), "red").save(folder / "2.png")
     assert run(folder, out, coca, "--max-tokens=8") == 0  # tries them again
-    assert [row["id"] for row in lines(out)] == [f"{k}.png" for k in range(5)]
-    assert lines(tmp_path / "c.rejected.jsonl") == []
+    assert [row["id"] for row in read_jsonl(out)] == [f"{k}.png" for k in range(5)]
+    assert read_jsonl(tmp_path / "c.rejected.jsonl") == []
     Image.new("RGB", (40, 40), "blue").save(folder / "0.png")
     (folder / "1.png").write_bytes(b"no photo any more")
     capsys.readouterr()
     assert run(folder, out, coca, "--max-tokens=8") == 1
     assert re.search(r"4 captions for 5 photos in \d+ s, 3 were there", capsys.readouterr().out)
-    assert [row["id"] for row in lines(out)] == ["0.png", "2.png", "3.png", "4.png"]
-    assert [row["id"] for row in lines(tmp_path / "c.rejected.jsonl")] == ["1.png"]
+    assert [row["id"] for row in read_jsonl(out)] == ["0.png", "2.png", "3.png", "4.png"]
+    assert [row["id"] for row in read_jsonl(tmp_path / "c.rejected.jsonl")] == ["1.png"]
 
 
 def test_what_cannot_be_done_is_one_line(
@@ -300,8 +299,8 @@ def test_blip_captions_photos(tmp_path: Path) -> None:
     model = write_blip(tmp_path / "blip")
     folder, out = draw(tmp_path / "photos"), tmp_path / "c.jsonl"
     run(folder, out, f"hf:{model}", "--max-tokens=6")
-    rows = lines(out)
-    rejected = lines(tmp_path / "c.rejected.jsonl")
+    rows = read_jsonl(out)
+    rejected = read_jsonl(tmp_path / "c.rejected.jsonl")
     assert len(rows) + len(rejected) == 5
     import transformers
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from build.photos import encode, smooth, snapshot, write_photo
 from build.runs import command
-from build.tables import write_json, write_jsonl, write_parquet, write_text
+from build.tables import read_jsonl, write_json, write_jsonl, write_parquet, write_text
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.decode import decode
@@ -30,7 +30,6 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError
 from corpus_shards import tar_members
-from record_files import lines
 
 Capture = pytest.CaptureFixture[str]
 
@@ -234,7 +233,7 @@ def test_the_verb_tells_what_became_of_the_images(tmp_path: Path, capsys: Captur
 
 
 def as_parquet(folder: Path) -> str:
-    rows = lines(folder / "rows.jsonl")
+    rows = read_jsonl(folder / "rows.jsonl")
     images = [{"bytes": (folder / row["image"]).read_bytes(), "path": None} for row in rows]
     columns = {"image": images, "caption": [row["caption"] for row in rows]}
     return str(write_parquet(folder / "rows.parquet", columns))

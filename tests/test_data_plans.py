@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from build.photos import plain as plain_photo
-from build.tables import write_json, write_jsonl
+from build.tables import read_jsonl, write_json, write_jsonl
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
@@ -60,7 +60,6 @@ from compoclip.training.loop import freeze
 from data_samples import Parses, Unparsed, few
 from method_data import arguments
 from models_thin import config
-from record_files import lines
 
 UNPARSED = Unparsed()
 
@@ -551,7 +550,7 @@ def test_no_caption_of_the_image_names_the_absent_object() -> None:
 def test_runs_without_distractors_or_counterparts_are_named_so(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = ({**row, "neg_image": ""} for row in lines(world / "pairs.jsonl"))
+    rows = ({**row, "neg_image": ""} for row in read_jsonl(world / "pairs.jsonl"))
     data = write_jsonl(tmp_path / "pairs.jsonl", rows)
     more = (f"--data={data}", f"--images={world}", "--max-steps=1")
     for name in ("con-clip", "trohn-img"):

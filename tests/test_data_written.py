@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from build.tables import write_json, write_jsonl, write_text
+from build.tables import read_jsonl, write_json, write_jsonl, write_text
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import CaptionPlan, FirstOf
@@ -35,7 +35,6 @@ from compoclip.rewrites.written import (
 )
 from compoclip.training.log import read_log
 from data_samples import Parses
-from record_files import lines
 
 BOTH = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 
@@ -291,7 +290,7 @@ def test_foil_captions_are_the_first_that_apply(tmp_path: Path) -> None:
 
 
 def test_cs_clip_trains_on_it(world: Path, tmp_path: Path) -> None:
-    rows = lines(world / "plain.jsonl")
+    rows = read_jsonl(world / "plain.jsonl")
     records = []
     for row, other in zip(rows, [rows[-1], *rows]):
         texts = {"original_caption": row["caption"][0], "swap_negatives": [other["caption"][0]]}

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from build.tables import read_jsonl, write_lines
 from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.fetch import fetch
 from compoclip.benchmarks.sources import RemoteFile
@@ -39,7 +40,6 @@ from corpus_shards import corpus
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.run import run_lab
 from lab.settings import Arm, LabSettings
-from record_files import lines, write_lines
 from train_helpers import FEW, write_config, write_data
 
 HOLD = """
@@ -261,5 +261,5 @@ def test_two_at_once_into_one_file_leave_every_record_once(tmp_path: Path) -> No
     if second.returncode:  # else it began when the first had ended
         (line,) = error.splitlines()
         assert line.startswith(f"compoclip rewrite: {out}: process {first.pid} on ")
-    assert [record["id"] for record in lines(out)] == [str(i) for i in range(1, 901)]
+    assert [record["id"] for record in read_jsonl(out)] == [str(i) for i in range(1, 901)]
     assert main(asked) == 0

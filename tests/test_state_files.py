@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from build.models import edit_json
+from build.tables import write_lines
 from compoclip.cli.main import main
 from compoclip.data.images import Companions
 from compoclip.data.options import PackSpec
@@ -31,7 +32,6 @@ from compoclip.training.state import Progress, load_state, save_state
 from corpus_shards import corpus
 from lab.job import DONE, Job, outcome
 from lab.settings import LabSettings
-from record_files import write_lines
 from train_helpers import FEW, write_config, write_data
 
 NAN, INFINITY = float("nan"), float("inf")

@@ -45,6 +45,11 @@ def read_jsonl(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def write_lines(path: Path, texts: Iterable[str]) -> Path:
+    """Write one text per line."""
+    return write_text(path, "".join(f"{text}\n" for text in texts))
+
+
 def write_csv(path: Path, *rows: Row, delimiter: str = ",") -> Path:
     """Write rows below a header of the first one's columns."""
     text = io.StringIO()
