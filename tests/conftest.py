@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from compoclip.evaluation import ModelEncoder
+    from compoclip.models import LoadedModel
     from compoclip.search import PhotoIndex
 
 gc.disable()  # until everything is imported and collected, which stays
@@ -153,6 +154,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from train_helpers import FEW
 
     return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
+
+
+@pytest.fixture(scope="module")
+def bundled() -> LoadedModel:
+    """The bundled model, for tests that leave it as it is."""
+    from compoclip.models import load_model
+
+    return load_model("bundled")
 
 
 @pytest.fixture(scope="module")

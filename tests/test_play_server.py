@@ -18,7 +18,7 @@ from compoclip.bounds import MAX_OPEN_REQUESTS, MAX_PLAY_BODY, MAX_PLAY_CHARACTE
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.web.app import Server, is_loopback
 from compoclip.web.playground import Playground, play_site
@@ -28,11 +28,6 @@ from test_data_image_door import empty as huge_header
 from web_client import ask, encoded, post
 
 CAPTION = "a red star to the left of a large blue mug"
-
-
-@pytest.fixture(scope="module")
-def bundled() -> LoadedModel:
-    return load_model("bundled")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ import compoclip
 from build.photos import encode, noise
 from compoclip.cli.main import main
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.web import Batcher, BatchSettings, Server, Service, model_site
 from compoclip.web.app import HttpError
 from test_data_image_door import empty as huge_header
@@ -57,14 +57,9 @@ def serving(service: Service, **named: Any) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> LoadedModel:
-    return load_model("bundled")
-
-
-@pytest.fixture(scope="module")
-def direct(loaded: LoadedModel) -> compoclip.Model:
+def direct(bundled: LoadedModel) -> compoclip.Model:
     """What the answers are compared with."""
-    return compoclip.Model(loaded)
+    return compoclip.Model(bundled)
 
 
 def assert_close(answers: Any, expected: Any) -> None:
@@ -72,8 +67,8 @@ def assert_close(answers: Any, expected: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def service(loaded: LoadedModel) -> Service:
-    return Service("bundled", loaded)
+def service(bundled: LoadedModel) -> Service:
+    return Service("bundled", bundled)
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +122,12 @@ def test_scores_are_those_of_the_model(server: Server, direct: compoclip.Model) 
         assert_close(answer["scores"], scores)
 
 
-def test_the_model_and_its_health(server: Server, loaded: LoadedModel) -> None:
+def test_the_model_and_its_health(server: Server, bundled: LoadedModel) -> None:
     status, headers, answer = ask(server, "GET", "/v1/models")
     (model,) = answer["data"]
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert (model["id"], model["dimensions"], model["image_size"]) == ("bundled", 256, [64, 64])
-    assert model["weights"] == loaded.identity.weights
+    assert model["weights"] == bundled.identity.weights
     assert ask(server, "GET", "/v1/models/bundled")[2] == model
     status, _, health = ask(server, "GET", "/health")
     assert (status, health["status"], health["held"]) == (200, "ok", 0)
@@ -146,8 +141,8 @@ def test_the_model_and_its_health(server: Server, loaded: LoadedModel) -> None:
 class Counting(ModelEncoder):
     """Counts its calls and their items; a gate can hold them."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        super().__init__(loaded)
+    def __init__(self, bundled: LoadedModel) -> None:
+        super().__init__(bundled)
         self.calls: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -161,18 +156,20 @@ class Counting(ModelEncoder):
 
 
 def counted(
-    loaded: LoadedModel, settings: BatchSettings, max_items: int = 64
+    bundled: LoadedModel, settings: BatchSettings, max_items: int = 64
 ) -> tuple[Service, Any]:
-    service = Service("bundled", loaded, settings, max_items)
+    service = Service("bundled", bundled, settings, max_items)
     service.close()
-    encoder = Counting(loaded)
+    encoder = Counting(bundled)
     service.encoder, service.batcher = encoder, Batcher(encoder, settings)
     return service, encoder
 
 
-def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compoclip.Model) -> None:
+def test_200_requests_at_once_share_few_calls(
+    bundled: LoadedModel, direct: compoclip.Model
+) -> None:
     """All of them are there before the model may begin, so that the number of calls is certain."""
-    service, encoder = counted(loaded, BatchSettings(size=32, wait=0.0, queue=1000))
+    service, encoder = counted(bundled, BatchSettings(size=32, wait=0.0, queue=1000))
     texts = [f"a star and {number} mugs" for number in range(200)]
     images = {number: url(number) for number in range(0, 200, 50)}
     with serving(service) as server, ThreadPoolExecutor(200) as pool:
@@ -200,9 +197,9 @@ def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compo
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_the_size_of_batches_changes_no_result(
-    loaded: LoadedModel, direct: compoclip.Model, size: int
+    bundled: LoadedModel, direct: compoclip.Model, size: int
 ) -> None:
-    batcher = Batcher(ModelEncoder(loaded), BatchSettings(size=size, wait=0.02, queue=64))
+    batcher = Batcher(ModelEncoder(bundled), BatchSettings(size=size, wait=0.02, queue=64))
     texts = [f"{number} red stars above a mug" for number in range(10)]
     pixels = [batcher._encoder.read_image.pixels(picture(number)) for number in range(10)]
     jobs = [([], pixels[:1]), (texts[:4], []), (texts[4:5], pixels[1:8]), (texts[5:], pixels[8:])]
@@ -219,9 +216,9 @@ def test_the_size_of_batches_changes_no_result(
 
 
 def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    bundled: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, encoder = counted(loaded, BatchSettings(size=4, wait=0.0, queue=8), max_items=4)
+    service, encoder = counted(bundled, BatchSettings(size=4, wait=0.0, queue=8), max_items=4)
     decoded = []
     read = service._pixels
     monkeypatch.setattr(service, "_pixels", lambda *given: decoded.append(given) or read(*given))
@@ -249,9 +246,9 @@ def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
 
 
 def test_a_failure_is_its_own_requests_alone(
-    loaded: LoadedModel, capfd: pytest.CaptureFixture[str]
+    bundled: LoadedModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    service, encoder = counted(loaded, BatchSettings(size=16, wait=0.0, queue=64))
+    service, encoder = counted(bundled, BatchSettings(size=16, wait=0.0, queue=64))
     with serving(service) as server, ThreadPoolExecutor(6) as pool:
         encoder.gate.clear()
         texts = ["a", "b", "make it fail", "c", "d", "e"]
@@ -266,8 +263,8 @@ def test_a_failure_is_its_own_requests_alone(
     assert "MemoryError: ours" in capfd.readouterr().err
 
 
-def test_the_end_answers_what_is_under_way(loaded: LoadedModel) -> None:
-    service, encoder = counted(loaded, BatchSettings(wait=0.0))
+def test_the_end_answers_what_is_under_way(bundled: LoadedModel) -> None:
+    service, encoder = counted(bundled, BatchSettings(wait=0.0))
     with serving(service) as server, ThreadPoolExecutor(1) as pool:
         encoder.gate.clear()
         busy = pool.submit(post, server, "/v1/embeddings", {"input": "a star"})
@@ -401,9 +398,9 @@ def test_requests_that_are_turned_away(server: Server) -> None:
     assert answer["error"]["message"] == "there is no model 'gpt' here; this is 'bundled'"
 
 
-def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(loaded: LoadedModel) -> None:
+def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(bundled: LoadedModel) -> None:
     """Without reading on, the client would see a reset connection instead of the reason."""
-    with serving(Service("bundled", loaded), body=1000) as server:
+    with serving(Service("bundled", bundled), body=1000) as server:
         status, answer = post(server, "/v1/embeddings", {"input": "a" * 500_000})
         assert status == 413
         assert answer["error"]["message"] == "the request is larger than the 1,000 bytes allowed"
@@ -436,7 +433,7 @@ def test_heads_that_are_no_requests(
 # --- The command. ---
 
 
-def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(bundled: LoadedModel, capsys: pytest.CaptureFixture[str]) -> None:
     for options, expected in (
         (["--max-batch=0"], "--max-batch must be at least 1"),
         (["--max-wait=-1"], "--max-wait must lie"),

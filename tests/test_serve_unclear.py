@@ -14,20 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.web import Server, Service
 from test_serve import serving, url
 from web_client import post, until
 
 
 @pytest.fixture(scope="module")
-def loaded() -> LoadedModel:
-    return load_model("bundled")
-
-
-@pytest.fixture(scope="module")
-def server(loaded: LoadedModel) -> Iterator[Server]:
-    with serving(Service("bundled", loaded)) as running:
+def server(bundled: LoadedModel) -> Iterator[Server]:
+    with serving(Service("bundled", bundled)) as running:
         yield running
 
 
@@ -92,9 +87,9 @@ def test_the_memory_of_a_body_of_many_items_is_bounded(server: Server) -> None:
 
 
 def test_images_of_a_client_that_has_gone_are_not_decoded(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    bundled: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service("bundled", loaded)
+    service = Service("bundled", bundled)
     decoded: list[object] = []
     gate, read = threading.Event(), service._pixels
 
