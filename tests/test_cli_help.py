@@ -109,16 +109,6 @@ def test_list_without_a_kind_counts_what_can_be_listed(capsys: pytest.CaptureFix
     assert first.split() == [str(len(method_names())), "methods", "compoclip", "list", "methods"]
 
 
-def test_methods_are_listed_briefly_where_their_parts_do_not_fit(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["list", "methods"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) < 2.5 * len(method_names())
-
-
 def test_there_are_commands_within_commands() -> None:
     names = {" ".join(words) for words in commands()}
     assert {"evaluate", "data pack", "world suite", "train fsc-clip", "convert"} <= names
