@@ -32,7 +32,7 @@ from compoclip.data.split_names import named_splits, split_of
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.config import RECORD
-from compoclip.training.log import Tracker, Trackers, read_log
+from compoclip.training.log import read_log
 from data_samples import SIZE, equal
 from method_data import arguments
 from train_helpers import weight_hashes, write_data
@@ -507,23 +507,9 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(folder: Path, capsy
     assert run("stopped", "--resume", data=others) == 1
     assert "other settings" in capsys.readouterr().err
     assert run("stopped", "--resume") == 0
-    stopped, whole = (weight_hashes(folder / out / "model") for out in ("stopped", "whole"))
+    stopped, whole = (weight_hashes(folder / out) for out in ("stopped", "whole"))
     assert stopped == whole
     assert read_log(folder / "stopped" / "train.jsonl")[-1]["drawn"] == drawn
-
-
-def test_trackers_show_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, float]] = []
-
-    def noting(*_: object) -> Tracker:
-        return lambda record, step: seen.append(dict(record)), lambda: None
-
-    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": noting})
-    record = {"step": 1, "loss": 2.0, "drawn": {"a": 3, "b": 1}}
-    write_jsonl(tmp_path / "train.jsonl", [record])
-    with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:
-        report(record, 9)
-    assert seen == [{"loss": 2.0, "drawn/a": 3.0, "drawn/b": 1.0}]
 
 
 def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:

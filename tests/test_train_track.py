@@ -156,14 +156,15 @@ def test_trackers_pass_records_on_and_open_late(
         return lambda record, step: seen.append((step, dict(record))), lambda: closed.append(True)
 
     monkeypatch.setattr("compoclip.training.log._OPEN", {"json": opening})
-    lines = [{"step": 1, "loss": 2.0}, {"step": 2, "skipped": "loss is not finite"}]
+    lines = [{"step": 1, "loss": 2.0, "drawn": {"a": 3}}, {"step": 2, "skipped": "not finite"}]
     lines += [{"step": 3, "lr": 0.5}, {"step": 3, "loss": 1.5}]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reported: list[float] = []
     with Trackers(("json",), tmp_path, {}, lambda record, total: reported.append(total)) as report:
         assert opened == []
         report({"step": 3, "loss": 1.5}, 9)
-    assert seen == [(1, {"loss": 2.0}), (2, {}), (3, {"lr": 0.5}), (3, {"loss": 1.5})]
+    assert seen[0] == (1, {"loss": 2.0, "drawn/a": 3.0})
+    assert seen[1:] == [(2, {}), (3, {"lr": 0.5}), (3, {"loss": 1.5})]
     assert closed == [True]
     assert reported == [9]
 
