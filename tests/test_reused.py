@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -102,21 +101,6 @@ def test_a_pack_whose_shard_is_another_is_packed_again(
     assert {shard: shard.read_bytes() for shard in out.glob("*.tar")} == whole
     assert main(arguments) == 0
     assert "packing again" not in capsys.readouterr().err
-
-
-def test_a_shard_that_was_changed_is_written_again(tmp_path: Path) -> None:
-    rows = [
-        json.dumps({"id": str(n), "caption": line}) for n, line in enumerate(CAPTIONS.split("\n"))
-    ]
-    source, out = tmp_path / "in", tmp_path / "out"
-    source.mkdir()
-    (source / "a.jsonl").write_text("\n".join(rows[:2]) + "\n")
-    arguments = ["rewrite", str(source), "-o", str(out), "--rewrites=negclip"]
-    assert main(arguments) == 0
-    whole = (out / "a.jsonl").read_bytes()
-    (out / "a.jsonl").write_bytes(whole.replace(b"dog", b"cow"))
-    assert main(arguments) == 0
-    assert (out / "a.jsonl").read_bytes() == whole
 
 
 def test_records_that_were_changed_are_not_reused(
