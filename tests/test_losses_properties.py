@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
+from compoclip.losses.masked import masked_contrast, masked_match
 from compoclip.losses.phrases import patch_phrase_loss
+from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from losses_oracle import (
     CAPTION,
     CASES,
@@ -197,11 +200,20 @@ def test_zero_needs_the_kinds_of_negative() -> None:
             loss(f, layout, missing_hn="zero")
 
 
-def test_local_needs_local_features() -> None:
+@pytest.mark.parametrize(
+    ("loss", "lacking"),
+    [
+        *((local_hn_loss, name) for name in ("patches", "tokens", "token_mask")),
+        (partial(patch_phrase_loss, phrase="d"), "patches"),
+        (feature_distillation, "teacher_image"),
+        (teacher_text_contrast, "teacher_text"),
+        (masked_contrast, "masked_text"),
+        (masked_match, "masked_text"),
+    ],
+)
+def test_features_that_a_loss_reads_are_named(loss: LossFn, lacking: str) -> None:
     layout = layout_of(CASES["full"])
-    f = features_for(layout)
-    for name in ("patches", "tokens", "token_mask"):
-        with pytest.raises(ValueError, match=rf"Features\.{name}, which was not computed"):
-            local_hn_loss(replace(f, **{name: None}), layout)
-    with pytest.raises(ValueError, match=r"Features\.patches, which was not .*needs_patches"):
-        patch_phrase_loss(replace(f, patches=None), layout, "d")
+    features = replace(features_for(layout), **{lacking: None})
+    words = rf"reads Features\.{lacking}, which was not computed.*needs_patches"
+    with pytest.raises(ValueError, match=words):
+        loss(features, layout)
