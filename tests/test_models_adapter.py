@@ -165,6 +165,8 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
         ({**good, "lora": {**lora, "rank": 2}}, r"'.*\.a' is \(4, \d+\) in the file"),
         ({**good, "lora": {**lora, "rank": 0}}, "LoRA rank must be at least 1, found 0"),
         ({**good, "lora": {**lora, "rank": True}}, "LoRA rank must be a whole number"),
+        ({**good, "lora": {**lora, "rank": 2.5}}, "LoRA rank must be a whole number"),
+        ({**good, "lora": {**lora, "rank": 10**12}}, r"not the adapters of adapter\.json"),
         ({**good, "lora": {**lora, "towers": "image"}}, "the architecture has no"),
         ({**good, "lora": {"rank": 4}}, "damaged .*alpha"),
         ({"lora": lora}, "damaged .*base"),
