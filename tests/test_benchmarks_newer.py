@@ -255,33 +255,21 @@ def judged(a: float, f: float, h: float, ties: TiePolicy) -> dict[str, tuple[flo
         (0.5, 0.6, 0.7, 0, 0, 1),
         (0.5, 0.3, 0.4, 1, 0, 0),
         (0.5, 0.4, 0.6, 0, 0, 0),
+        # Ties are wrong, right or shared.
+        (0.5, 0.5, 0.5, 1 / 2, 1 / 6, 1 / 2),
+        (0.5, 0.5, 0.4, 1, 1 / 2, 1 / 2),
+        (0.5, 0.6, 0.5, 1 / 2, 1 / 2, 1),
+        (0.5, 0.4, 0.4, 1, 0, 0),
     ],
 )
-def test_the_form_by_hand(a: float, f: float, h: float, ht: int, cor: int, full: int) -> None:
-    found = judged(a, f, h, TiePolicy.STRICT)
-    assert list(found) == ["ht", "cor", "full"]
+def test_the_form_by_hand(a: float, f: float, h: float, ht: float, cor: float, full: float) -> None:
+    found, first = judged(a, f, h, TiePolicy.STRICT), judged(a, f, h, TiePolicy.FIRST)
     chance = {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
+    assert list(found) == list(chance)
     for name, value in (("ht", ht), ("cor", cor), ("full", full)):
-        assert found[name] == (value, value, value, pytest.approx(chance[name]))
-
-
-@pytest.mark.parametrize(
-    ("a", "f", "h", "fractional"),
-    [
-        (0.5, 0.5, 0.5, {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}),
-        (0.5, 0.5, 0.4, {"ht": 1.0, "cor": 1 / 2, "full": 1 / 2}),
-        (0.5, 0.6, 0.5, {"ht": 1 / 2, "cor": 1 / 2, "full": 1.0}),
-        (0.5, 0.4, 0.4, {"ht": 1.0, "cor": 0.0, "full": 0.0}),
-    ],
-)
-def test_ties_are_wrong_right_or_shared(
-    a: float, f: float, h: float, fractional: dict[str, float]
-) -> None:
-    strict, first = judged(a, f, h, TiePolicy.STRICT), judged(a, f, h, TiePolicy.FIRST)
-    for name, value in fractional.items():
-        assert strict[name][0] == (1.0 if value == 1 else 0.0)
-        assert first[name][0] == (1.0 if value > 0 else 0.0)
-        assert strict[name][2] == pytest.approx(value)
+        strict = float(value == 1)
+        assert found[name] == (strict, strict, *map(pytest.approx, (value, chance[name])))
+        assert first[name][0] == float(value > 0)
 
 
 # --- The official tables. ---
