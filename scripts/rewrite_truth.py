@@ -26,23 +26,14 @@ _ORACLE = Oracle()
 
 @dataclass
 class Judged:
-    """Counts for one rewrite. `unknown` results cannot be judged (scrambled, vague or ambiguous).
-
-    foreign: of the false ones, those false through a word that names nothing in the world.
-    """
+    """Counts for one rewrite; `unknown` results (scrambled, vague, ambiguous) cannot be judged."""
 
     keeps_meaning: bool
     captions: int = 0
     true: int = 0
     false: int = 0
     unknown: int = 0
-    foreign: int = 0
     examples: list[str] = field(default_factory=list)
-
-    @property
-    def made(self) -> int:
-        """Rewrites made."""
-        return self.true + self.false + self.unknown
 
     @property
     def judged(self) -> int:
@@ -68,39 +59,30 @@ class Judged:
             self.true += 1
         else:
             self.false += 1
-            self.foreign += verdict.foreign
         if (verdict.truth is Truth.TRUE) != self.keeps_meaning:
             self.examples.append(example)
 
 
-def judge_rewrites(
-    captions: int, seed: int = 0, split: str = "val", names: Iterable[str] | None = None
-) -> dict[str, Judged]:
-    """What becomes of `captions` true captions of the world under each rewrite.
-
-    names: rewrites of one caption or of two; by default all. Raises UsageError for unknown ones.
-    """
-    names = tuple(names if names is not None else (*rewrite_names(), CROSS_SWAP))
-    pairs = {n: cross_swap for n in names if n == CROSS_SWAP}
-    singles = {n: get_rewrite(n) for n in names if n not in pairs}
-    counts = {n: Judged(n in singles and singles[n].keeps_meaning) for n in names}
+def judge_rewrites(captions: int, seed: int = 0, split: str = "val") -> dict[str, Judged]:
+    """What becomes of `captions` true captions of the world under each rewrite of one or of two."""
+    rewrites = {name: get_rewrite(name) for name in rewrite_names()}
+    counts = {name: Judged(rewrite.keeps_meaning) for name, rewrite in rewrites.items()}
+    pairs = counts[CROSS_SWAP] = Judged(keeps_meaning=False)
     before: tuple[Scene, Caption] | None = None
     for key, scene, caption in _captions(captions, seed, split):
-        for name, rewrite in singles.items():
-            count = counts[name]
-            count.captions += 1
+        for name, rewrite in rewrites.items():
+            counts[name].captions += 1
             result = rewrite(caption, rng_for(seed, key, 0, name))
             if not isinstance(result, Refused):
-                count.add(_ORACLE.verdict(result.text, scene), f"{caption.text} -> {result.text}")
+                verdict = _ORACLE.verdict(result.text, scene)
+                counts[name].add(verdict, f"{caption.text} -> {result.text}")
         if before is not None and before[0] is not scene:
-            for name, pair_rewrite in pairs.items():
-                count = counts[name]
-                count.captions += 1
-                both = pair_rewrite(before[1], caption, rng_for(seed, key, 0, name))
-                if not isinstance(both, Refused):
-                    texts = tuple(made.text for made in both)
-                    old = (before[1].text, caption.text)
-                    count.add(_joint(texts, (before[0], scene)), f"{old} -> {texts}")
+            pairs.captions += 1
+            both = cross_swap(before[1], caption, rng_for(seed, key, 0, CROSS_SWAP))
+            if not isinstance(both, Refused):
+                texts = tuple(made.text for made in both)
+                old = (before[1].text, caption.text)
+                pairs.add(_joint(texts, (before[0], scene)), f"{old} -> {texts}")
         before = scene, caption
     return counts
 
@@ -130,7 +112,6 @@ def _joint(texts: Iterable[str], scenes: tuple[Scene, Scene]) -> Verdict:
         else Truth.UNKNOWN
         for verdicts in found
     ]
-    foreign = any(v.foreign for verdicts in found for v in verdicts)
     if Truth.FALSE in held:
-        return Verdict(Truth.FALSE, foreign=foreign)
+        return Verdict(Truth.FALSE)
     return Verdict(Truth.UNKNOWN if Truth.UNKNOWN in held else Truth.TRUE)
