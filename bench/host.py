@@ -220,10 +220,10 @@ def _bucket_cost(cost: int) -> Iterator[None]:
         yield
 
 
-def _cast_seconds(count: int, repeats: int = 5) -> float:
+def _cast_seconds(count: int) -> float:
     """Processor seconds of so many conversions between float32 and bfloat16, half in backward."""
     seconds = []
-    for _ in range(repeats):
+    for _ in range(5):
         x = start = torch.ones(8, requires_grad=True)
         before = time.thread_time()
         for k in range(count // 2):

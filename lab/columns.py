@@ -244,13 +244,13 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def chance_of(a: Sequence[float], b: Sequence[float], draws: int = _DRAWS, seed: int = 0) -> float:
+def chance_of(a: Sequence[float], b: Sequence[float]) -> float:
     """Return how often a random order of `b` correlates with `a` at least as much, either way."""
-    rng, found = np.random.default_rng(seed), abs(spearman(a, b))
+    rng, found = np.random.default_rng(0), abs(spearman(a, b))
     x, y = (rankdata(each) - (len(each) + 1) / 2 for each in (a, b))
     scale = float(np.sqrt((x @ x) * (y @ y)))
-    drawn = np.array([abs(float(x @ rng.permutation(y))) / scale for _ in range(draws)])
-    return float((1 + (drawn >= found - 1e-12).sum()) / (1 + draws))
+    drawn = np.array([abs(float(x @ rng.permutation(y))) / scale for _ in range(_DRAWS)])
+    return float((1 + (drawn >= found - 1e-12).sum()) / (1 + _DRAWS))
 
 
 def agreement(mine: Means, other: Means) -> list[tuple[str, int, float, float]]:

@@ -67,14 +67,14 @@ def playground(browser: Browser, folder: Path) -> Image.Image:
     return picture
 
 
-def side_by_side(pictures: list[Image.Image], gap: int = 16) -> Image.Image:
+def side_by_side(pictures: list[Image.Image]) -> Image.Image:
     """One row of pictures of one height."""
-    wide = sum(each.width + gap for each in pictures) - gap
+    wide = sum(each.width + 16 for each in pictures) - 16
     row = Image.new("RGB", (wide, pictures[0].height), "#8a8f98")
     left = 0
     for each in pictures:
         row.paste(each, (left, 0))
-        left += each.width + gap
+        left += each.width + 16
     return row
 
 

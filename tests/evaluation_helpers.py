@@ -115,13 +115,11 @@ def flat(scores: Mapping[str, float], counts: Mapping[str, int] | None = None) -
     return {name: [(value, {})] * counts.get(name, 2) for name, value in scores.items()}
 
 
-def all_forms(n: int, shared: int = 0) -> list[Case]:
-    """n cases of every form; `shared` > 0 lets them share that many photos."""
+def all_forms(n: int) -> list[Case]:
+    """n cases of every form."""
     cases = []
     for k in range(n):
-        photo = k % shared if shared else k
-        one = ref(f"i{photo}.jpg")
-        two = ref(f"j{photo}.jpg")
+        one, two = ref(f"i{k}.jpg"), ref(f"j{k}.jpg")
         texts = (f"a{k}", f"b{k}", f"c{k}")
         cases += [
             Case(f"t{k}", Form.CHOOSE_TEXT, (one,), texts, "text"),

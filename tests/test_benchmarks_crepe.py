@@ -81,9 +81,9 @@ def syst_row(**changes: Any) -> dict[str, Any]:
     return {**row(), **lists, **changes}
 
 
-def syst(root: Path, seen: str, name: str = "cc12m") -> Path:
+def syst(root: Path, seen: str) -> Path:
     folder = root / "crepe" / "syst_hard_negatives"
-    return folder / f"syst_vg_hard_negs_{seen}_compounds_in_{name}.csv"
+    return folder / f"syst_vg_hard_negs_{seen}_compounds_in_cc12m.csv"
 
 
 def test_systematicity_needs_the_pre_training_set(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ TEXT = "A small dog chases two big cats, near the old red barn."
 TAGS = ["DT", "JJ", "NN", "VBZ", "CD", "JJ", "NNS", ",", "IN", "DT", "JJ", "JJ", "NN", "."]
 
 
-def tokens(text: str = TEXT, tags: list[str] = TAGS) -> list[Token]:
-    words = split_words(text)
-    return [Token(word, word, "X", tag, 0, 0) for word, tag in zip(words, tags, strict=True)]
+def tokens() -> list[Token]:
+    words = split_words(TEXT)
+    return [Token(word, word, "X", tag, 0, 0) for word, tag in zip(words, TAGS, strict=True)]
 
 
 def test_word_splitter_separates_punctuation() -> None:

@@ -242,13 +242,13 @@ def test_bad_array_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 needs_heic = pytest.mark.skipif(find_spec("pillow_heif") is None, reason="needs the extra heic")
 
 
-def write_heic(path: Path, size: tuple[int, int] = (96, 64), **options: object) -> Path:
+def write_heic(path: Path, **options: object) -> Path:
     """A photo that is red at the top left, green elsewhere."""
     import pillow_heif
 
-    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    pixels = np.zeros((64, 96, 3), np.uint8)
     pixels[..., 1] = 200
-    pixels[: size[1] // 2, : size[0] // 2] = (200, 0, 0)
+    pixels[:32, :48] = (200, 0, 0)
     pillow_heif.from_pillow(Image.fromarray(pixels)).save(path, quality=95, **options)
     return path
 

@@ -45,9 +45,9 @@ def turned(orientation: int, format: str = "JPEG", size: tuple[int, int] = (80, 
     return encode(smooth(*size), format, exif=stored_in(orientation))
 
 
-def repeated_scans(scans: int, size: tuple[int, int] = (64, 64)) -> bytes:
+def repeated_scans(scans: int) -> bytes:
     """A progressive JPEG whose last scan comes so many times."""
-    data = encode(smooth(*size), "JPEG", progressive=True)
+    data = encode(smooth(64, 64), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * scans + data[-2:]
 

@@ -150,8 +150,8 @@ def test_what_cannot_be_judged_is_named(cases, tuned_on, message):
     assert "\n" not in str(caught.value)
 
 
-def binary_benchmark(folder: Path, n: int = 40, **changes) -> Benchmark:
-    refs = list(photos(folder, [f"photo{k}_t{k}" for k in range(n)]).values())
+def binary_benchmark(folder: Path, **changes) -> Benchmark:
+    refs = list(photos(folder, [f"photo{k}_t{k}" for k in range(40)]).values())
     cases = []
     for k, photo in enumerate(refs):
         labels = {"label": ("false", "true")[k % 2], "relation": f"r{k // 2 % 4}"}
@@ -163,7 +163,7 @@ def binary_benchmark(folder: Path, n: int = 40, **changes) -> Benchmark:
         tuple(cases),
         "d",
         tuned_on={"test": "dev"},
-        expected={"test": n, "dev": n},
+        expected={"test": 40, "dev": 40},
         skills={"test": "spatial"},
         aggregates=RULES | {"micro": Aggregate(("test",), "micro")},
         headline="auc",

@@ -54,8 +54,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def model(shape: str, seed: int = 1) -> LoadedModel:
-    loaded = create_model(ModelConfig(SHAPES[shape]), seed=seed)
+def model(shape: str) -> LoadedModel:
+    loaded = create_model(ModelConfig(SHAPES[shape]), seed=1)
     shake(loaded.encoder.model, torch.Generator().manual_seed(3))
     return loaded
 

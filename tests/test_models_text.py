@@ -39,8 +39,8 @@ FULL: dict[str, dict[str, Any]] = {
 }
 
 
-def encoder_of(cfg: dict[str, Any], seed: int = 0) -> DualEncoder:
-    encoder = DualEncoder(build_model(cfg, seed))
+def encoder_of(cfg: dict[str, Any]) -> DualEncoder:
+    encoder = DualEncoder(build_model(cfg))
     for parameter in encoder.parameters():  # biases and norms start at 0 and 1: make them matter
         if parameter.ndim == 1:
             noise = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1))
