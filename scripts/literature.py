@@ -8,7 +8,7 @@ With methods it prints their rows, and leaves the page as it is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compoclip.cli.lists import terms_of, texts_of
@@ -46,8 +46,7 @@ def at_a_glance(methods: Sequence[Method]) -> str:
         "",
         published["about"],
         "",
-        _numbers(published["columns"], published["methods"], ["CLIP", *names]),
-        "",
+        *_numbers(published["columns"], published["methods"], ["CLIP", *names]),
         *(f"- **{letter}**: {source}." for letter, source in published["sources"].items()),
     ]
     return "\n".join(parts)
@@ -73,12 +72,15 @@ def _glance(method: Method) -> list[str]:
 
 def _numbers(
     columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], names: Sequence[str]
-) -> str:
-    """The rows of these names that have any number, in the columns that have any."""
-    found = {name: rows[name] for name in names if rows.get(name)}
-    kept = [column for column in columns if any(column in row for row in found.values())]
-    body = [[name, *(row.get(column, "") for column in kept)] for name, row in found.items()]
-    return Table(body, ["", *kept], left=1 + len(kept)).markdown()
+) -> Iterator[str]:
+    """Tables of five columns, with the rows of these names that have a number in them."""
+    for start in range(0, len(columns), 5):
+        shown = columns[start : start + 5]
+        cells = {name: [rows.get(name, {}).get(column, "") for column in shown] for name in names}
+        body = [[name, *row] for name, row in cells.items() if any(row)]
+        if body:
+            yield Table(body, ["", *shown], left=1 + len(shown)).markdown()
+            yield ""
 
 
 if __name__ == "__main__":
