@@ -1,4 +1,4 @@
-"""compoclip: fine-tune CLIP-style models for compositionality and measure it honestly.
+"""compoclip: fine-tune CLIP-style models for compositionality, and measure gains and costs.
 
 From Python: `load` a `Model` to score, evaluate and train it, `rewrite` captions, `train` and
 `evaluate` as the command line does; `losses`, `methods`, `rewrites` and `benchmarks` are there to

@@ -350,7 +350,7 @@ class PackOptions(DataOptions, OnEngine):
     Args:
         data: Image-text data, as for train --data.
         out: Folder of the pack.
-        max_bad: Most unreadable images to leave out; each is named.
+        max_bad: Largest number of unreadable images to leave out; each is named.
         workers: Processes that write shards; auto is one per core for thousands of images.
     """
 

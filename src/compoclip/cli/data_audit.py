@@ -56,8 +56,8 @@ class AuditOptions(DataOptions, Printing):
             the rows of the training source that show one.
         kept: File to write for train --data: the training source without the rows of --overlap.
         decode: Also decode every image.
-        text_only: Also measure what is blind: the accuracy of a text-only model (length and
-            n-grams, cross-validated). A score is worth what it lies above.
+        text_only: Also measure a model that sees only the texts (length and n-grams,
+            cross-validated). Only a score above its accuracy needs the image.
         out: File for the list of defects, one JSON object per line.
     """
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class WiseFtOptions(Printing):
     """Mix the weights of a fine-tuned model and its base, and write a checkpoint.
 
-    The mix (1 - alpha) BASE + alpha TUNED recovers zero-shot and retrieval accuracy of the base for
-    some of the gains (WiSE-FT). TUNED may be an adapter folder, which is merged first.
+    The mix (1 - alpha) BASE + alpha TUNED recovers zero-shot and retrieval accuracy of the base and
+    loses some of the gains (WiSE-FT). TUNED may be an adapter folder, which is merged first.
 
     --sweep measures every alpha from 0 to 1 on benchmarks, in each --scope. OUT/results then has
     one results folder per mix, for compare and report; OUT/trajectory.png and .svg show the
@@ -415,7 +415,7 @@ class NearestOptions(OnDevice):
     """Show the captions that models put nearest to some images of a retrieval benchmark.
 
     Images are sampled among those whose first caption differs between the models. A caption is
-    marked if it is the image's own, or a near copy with one or two other words.
+    marked if it belongs to the image, or differs from such a caption in one or two words.
 
     Examples:
         compoclip nearest base=bundled tuned=runs/fsc/model --on retrieval:captions.csv

@@ -72,13 +72,13 @@ def inspect_main(options: InspectOptions) -> Outcome:
 
 @dataclass(frozen=True)
 class ConvertOptions(Printing):
-    """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
+    """Write a model in another form.
 
-    Only --context-length and --image-size change outputs: they interpolate position embeddings, for
-    a model to train further.
+    The outputs stay the same, but --dtype float16 rounds the weights, and --context-length and
+    --image-size interpolate position embeddings, for a model to train further.
 
     Forms:
-        open-clip  checkpoint folder that open_clip and every verb here read
+        open-clip  checkpoint folder that open_clip and every verb here can read
         hf         folder of transformers' CLIPModel, SiglipModel or BLIP, whole
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
         hf-text    folder of CLIPTextModelWithProjection: the text tower alone
@@ -148,7 +148,7 @@ def convert_main(options: ConvertOptions) -> Outcome:
 @dataclass(frozen=True)
 class PushOptions(Printing):
     """Put a model folder on the Hugging Face hub: weights (safetensors), configuration, tokenizer
-    and model card, in one commit, and nothing else that lies in the folder.
+    and model card, in one commit. Other files of the folder are not uploaded.
 
     The folder is what train or convert wrote: RUN/model, RUN/adapter, or any form of convert. You
     are logged in by `hf auth login`, or HF_TOKEN is set. Others then load hf-hub:REPO.
@@ -159,7 +159,7 @@ class PushOptions(Printing):
 
     Args:
         folder: The model folder.
-        repository: Where to put it, USER/NAME or ORGANISATION/NAME; made if it is not there.
+        repository: Where to put it, USER/NAME or ORGANISATION/NAME; created if it does not exist.
         results: What evaluate measured of this model (folders or files): the card is written anew
             with a table of them, and with the entries that the hub shows beside a model.
         private: Make a new repository private.

@@ -331,7 +331,7 @@ def new_main(options: NewOptions) -> Outcome:
 
 _CACHED = {  # kind -> what it is
     "parses": "parses of captions, made anew when they are asked for",
-    "features": "features of frozen towers, of train --cache-frozen without --features",
+    "features": "features of frozen towers, written by train --cache-frozen",
     "indexes": "where samples begin in large data files, and which photos are copies",
 }
 
@@ -342,7 +342,7 @@ class CacheOptions(Printing):
 
     The cache holds no results; commands compute missing entries again. Clear it while no command
     runs. It is in $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip. Folders given to a command
-    (--features, --cache) are not part of it.
+    (--set features=, --cache) are not part of it.
 
     Args:
         clear: Entries to remove: parses, features, indexes or all.

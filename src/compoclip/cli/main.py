@@ -102,10 +102,10 @@ class Verbs:
 VERBS = {
     "train": ("fine-tune with a published method; --from-scratch pre-trains", "train"),
     "tune": ("fine-tune on your own photos, measure, and say whether it helped", "tune"),
-    "sweep": ("train with many settings, measure each: one table, one report", "train"),
+    "sweep": ("train with many settings, and write a table and a report", "train"),
     "wise-ft": ("mix the weights of a fine-tuned model and its base", "explain"),
     "evaluate": ("measure models on benchmarks", "results"),
-    "compare": ("paired comparison of results, with significance", "results"),
+    "compare": ("compare results item by item, and test the differences", "results"),
     "report": ("write an HTML report from results", "results"),
     "reproduce": ("reproduce a paper: download, train, measure, bundle", "reproduce"),
     "bundle": ("put results, their items, the run and hashes together for others", "results"),
@@ -117,7 +117,7 @@ VERBS = {
     "rewrite": ("show or write hard negatives and hard positives of captions", "rewrite"),
     "caption": ("let a language model write positives, negatives and paraphrases", "caption"),
     "parse": ("show or write tags and scene graphs of captions", "rewrite"),
-    "data": ("benchmark data: list, check, fetch, audit", "data"),
+    "data": ("list, fetch, check, audit and pack data", "data"),
     "index": ("encode photos of your own once, for search", "serve"),
     "search": ("find photos of an index by texts or images", "serve"),
     "play": ("open a web playground: score an image with captions and rewrites", "serve"),
@@ -126,7 +126,7 @@ VERBS = {
     "convert": ("write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX", "inspect"),
     "push": ("upload a model to the Hugging Face hub", "inspect"),
     "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
-    "new": ("write a template of a method, rewrite, loss or benchmark", "lists"),
+    "new": ("write a template: method, rewrite, loss, benchmark or model", "lists"),
     "cache": ("show or clear cached parses, features and indexes", "lists"),
 }
 _NOTES = (
@@ -165,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
         if verb == "help" and arguments[1:]:  # help of a verb, as other programs spell it
             return main([*arguments[1:], "--help"])
         if verb in ("", "-h", "--help", "help"):
-            title = "fine-tune CLIP for compositionality, measure it honestly"
+            title = "fine-tune CLIP for compositionality, and measure the effect"
             print(refilled(f"compoclip {__version__}: {title}", help_width()))
             print(f"\n{verbs.usage()}")
             return 0 if arguments else 2

@@ -308,8 +308,8 @@ def bundle_main(options: BundleOptions) -> Outcome:
 class VerifyOptions(Printing):
     """Compute scores, intervals and tests of bundles again from their items; check all hashes.
 
-    Ends with 1 when anything differs. What the files cannot show is listed: above all, a bundle
-    has no signature, and only evaluating the weights shows that they give these scores.
+    The exit code is 1 if anything differs. Fields that the files cannot prove are listed. A bundle
+    has no signature, so only an evaluation of the weights shows that they give these scores.
 
     Examples:
         compoclip verify fsc-bundle.zip

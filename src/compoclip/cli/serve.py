@@ -76,7 +76,7 @@ class ServeOptions(_ServingOptions):
         compoclip serve clip=runs/fsc-clip/model --port 8080 --device cuda
 
     Args:
-        model: A model, written as evaluate takes it: bundled, a folder, ViT-B-32:openai.
+        model: A model, written as evaluate takes it: bundled, a folder, ViT-B-32-quickgelu:openai.
             NAME=MODEL gives its name for clients.
         max_batch: Most texts or images in one call of the model.
         max_wait: Milliseconds that a request may wait for others to share a call.
@@ -163,7 +163,7 @@ class PlayOptions(_ServingOptions):
     models are shown side by side. With --index, a second tab searches your photos by the first
     model, or without a MODEL by the model of the index. It needs no network. Ctrl-C ends it.
 
-    POST {"image": BASE64, "caption": TEXT} to /api/score or /api/maps for the same as JSON.
+    POST {"image": BASE64, "caption": TEXT} to /api/score or /api/maps returns the same as JSON.
 
     Examples:
         compoclip play bundled
@@ -234,7 +234,7 @@ class IndexOptions(DataOptions, OnDevice, OnEngine):
         fast: Compare only the size, the time and both ends of each file. Otherwise all bytes of all
             photos are compared.
         vectors: Numbers of the features: float32, or int8, which take a quarter of the space. An
-            existing index is continued only with its own [default: float32].
+            existing index can only be updated with its own kind [default: float32].
         to: file, or lancedb for a table that search reads from the disk, for more photos than fit
             into memory [default: file].
     """

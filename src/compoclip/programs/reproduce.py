@@ -71,10 +71,10 @@ class ReproduceOptions:
 
     With --table or --figure every row of a paper's table is trained with every seed and measured on
     its columns. OUT/TABLE.md has the numbers beside the paper's. Without them one model is
-    trained: OUT/page.md has the numbers, OUT/NAME.zip is a bundle for compoclip verify. Both
+    trained: OUT/page.md has the numbers, and OUT/NAME.zip is a bundle for compoclip verify. Both
     measure this machine, state downloads, time, memory and disk, and ask. Every stage resumes:
-    repeat the command after an interruption. Benchmarks that cannot be fetched are measured where
-    they lie in --data, else left out and named.
+    repeat the command after an interruption. Benchmarks that cannot be fetched are measured if
+    their files are in --data. Otherwise they are left out and named.
 
     Examples:
         compoclip reproduce --list
@@ -89,8 +89,8 @@ class ReproduceOptions:
         name: With --table or --figure a paper: fsc-clip, mosaic-clip, hard-positives or clic. Else
             a model: fsc-clip, fsc-clip-lora, negclip, hard-positives, clic or compo, or a YAML file
             of yours, as protocols.yaml of the package.
-        list: Show the tables and figures of all papers, what each runs, and what has to be got by
-            hand.
+        list: Show the tables and figures of all papers, what each runs, and the files to get
+            by hand.
         table: Number of a table, such as 2 or 3a.
         figure: Number of a figure.
         scale: full is the paper's data and models. world runs the same rows on drawn scenes with

@@ -54,7 +54,8 @@ class OptimOptions:
         beta2: AdamW second-moment decay.
         eps: AdamW epsilon.
         warmup: Steps of linear warm-up. The default is at most a tenth of the run.
-        warmup_share: Largest share of all steps that the warm-up may take.
+        warmup_share: Largest share of all steps that the warm-up may take; 0.1 if neither this nor
+            --warmup is given.
         clip_grad: Maximum global gradient norm; 0 is off.
         max_logit_scale: Clamp s = exp(logit_scale) after each step, except in models with a logit
             bias (SigLIP), whose published scale is larger.
@@ -125,13 +126,13 @@ class RunSettings:
             equal captions of other images, and the same photo in other samples. Published losses
             lack this.
         near_margin: Leave captions and images of others out of contrasts over the batch if their
-            cosine exceeds the target's by more than this, e.g. 0.1: they are probably true. Made
-            negatives stay.
+            cosine exceeds the target's by more than this, e.g. 0.1: they are probably true.
+            Generated negatives stay.
         matryoshka: Average every loss over the features and over their first N dimensions, for each
             N given ([128, 64]), so that features can be cut (evaluate --dimensions). Losses with a
             state or a head use whole features.
         allow_no_negatives: Train even if nearly all captions get no negative.
-        max_bad: Most unreadable images to skip; each is reported.
+        max_bad: Largest number of unreadable images to skip; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
         max_steps: Most steps; the schedule ends there. 0 leaves the limit to --epochs.

@@ -1,4 +1,4 @@
 """The verbs that this distribution adds to `compoclip`: what each does, and its function."""
 
-DEMO = ("fine-tune a small model four ways, offline, and write a report", "compoclip_world.demo")
+DEMO = ("fine-tune a small model offline in three ways, and write a report", "compoclip_world.demo")
 WORLD = ("make scenes, captions, training sets and benchmarks", "compoclip_world.cli")
