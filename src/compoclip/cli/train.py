@@ -227,7 +227,7 @@ def _parser(
             if name not in card.options and name not in keys:
                 groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
     else:
-        names = (*USUAL, *of_verb)
+        names = dict.fromkeys((*USUAL, *of_verb))
         groups["usual options"] = [all_options[name] for name in names if name in all_options]
     groups[f"options of {method}"] = [all_options[name] for name in card.options]
     usual = {option.name for options in groups.values() for option in options}
@@ -324,6 +324,11 @@ Train with every combination of values and compare the runs.
 
 Example:
     compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr"""
+_IN_A_SWEEP = {  # option of train -> its help in a sweep
+    "out": "Folder of the sweep. OUT/runs holds the run folders, OUT/results the results of all "
+    "runs, and OUT/sweep.csv the table.",
+    "on": "Benchmarks on which each run and the base are measured, named as for evaluate.",
+}
 
 
 @naming_options(as_keys)
@@ -336,7 +341,10 @@ def sweep_main(argv: Sequence[str]) -> int:
 
     of_sweep = options_of(SweepOptions)
     without = ("resume", "stop_after", "push_to_hub")
-    method, values = called(argv, "sweep", (CONFIG_FILE, *of_sweep.values()), without)
+    of_train = options_of(TrainOptions)
+    shared = [replace(of_train[name], help=text) for name, text in _IN_A_SWEEP.items()]
+    of_verb = (CONFIG_FILE, *of_sweep.values(), *shared)
+    method, values = called(argv, "sweep", of_verb, without)
     options = SweepOptions(**{name: values.pop(name) for name in of_sweep if name in values})
     return start_sweep(options, TrainRequest.of(method, values))
 
