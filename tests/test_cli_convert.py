@@ -80,6 +80,9 @@ def write_own_adapter(base: Path, folder: Path, lora: Lora) -> LoadedModel:
 
 def test_every_form_that_a_format_writes_is_an_option() -> None:
     assert sorted(get_args(get_type_hints(ConvertOptions)["to"])) == sorted(set(known_forms()))
+    page = (Path(__file__).parents[1] / "docs" / "guide" / "use-elsewhere.md").read_text()
+    explained = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    assert set(known_forms()) <= set(re.findall(r"`([a-z-]+)`", "".join(explained)))
 
 
 # --- dense forms ---------------------------------------------------------------------------------

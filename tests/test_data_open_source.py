@@ -155,6 +155,15 @@ def test_folders_of_json_lines(tmp_path: Path) -> None:
         open_source(str(tmp_path / "val-0.jsonl.gz"))
 
 
+def test_a_pattern_of_files_that_are_read_alone_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text('{"annotations": [], "images": []}')
+        (tmp_path / f"{name}.txt").write_text("1.jpg#0\ta dog\n")
+    for pattern, form in (("*.json", "COCO annotations"), ("{a,b}.txt", "token files")):
+        with pytest.raises(UsageError, match=f"names 2 files, and {form} are read from one"):
+            open_source(str(tmp_path / pattern))
+
+
 def test_unknown_format_names_the_nearest_forms(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n")
     (tmp_path / "a.xlsx").touch()

@@ -39,7 +39,7 @@ from compoclip.programs.estimate import MachineSpeed, measuring_seconds
 from compoclip.programs.experiment_costs import within_budget
 from compoclip.programs.experiments import Experiment, RunCost, Scale, experiment
 from compoclip.programs.reproduce import ReproduceOptions
-from compoclip.programs.request import TrainRequest
+from compoclip.programs.request import TrainRequest, known_options
 from compoclip_world import scale as world_scale
 from compoclip_world.export.suite import write_suite
 from evaluation_helpers import FakeEncoder, choice_benchmark
@@ -83,6 +83,10 @@ def test_arms_have_known_recipes_settings_and_data(name: str, place: str) -> Non
         if row.arm and row.arm.recipe:
             values = {**row.arm.settings, "data": "captions.csv", "out": "run"}
             TrainRequest.of(row.arm.recipe, values)
+            for name, label in zip(table.row_labels, row.labels):
+                option = known_options(row.arm.recipe).get(name.replace(" ", "_"))
+                if option and option.plain is float:  # a row that names a value trains with it
+                    assert float(label) == row.arm.settings.get(option.name, option.default)
             for data in (row.arm.data, *row.arm.block_data.values()):
                 assert training_photos(data).number
             assert set(row.arm.block_data) <= set(table.blocks)

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 import compoclip
 from compoclip.errors import CompoclipError, UsageError
@@ -31,10 +32,21 @@ def test_every_file_of_the_folder_holds_a_format_or_what_formats_share() -> None
     assert all(each.kind and each.known_by for each in formats())
 
 
-@pytest.mark.parametrize("form", ["open-clip", "hf"])
+NO_WHOLE_MODELS = ("lora", "peft", "merged", "hf-vision", "hf-text", "onnx")
+"""Forms of adapters and of towers, and those that are only written."""
+
+
+@pytest.mark.parametrize("form", sorted({*known_forms()} - {*NO_WHOLE_MODELS}))
 def test_what_a_form_writes_is_of_the_format_that_wrote_it(form: str, tmp_path: Path) -> None:
     text = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
-    save_model(create_model(ModelConfig(config(text=text))), tmp_path / "written", form=form)
+    model = create_model(ModelConfig(config(text=text), freeze_batch_norm=form != "hf"))
+    save_model(model, tmp_path / "written", form=form)
+    back = load_model(tmp_path / "written")
+    assert back.identity == model.identity
+    assert back.preprocess == model.preprocess
+    assert back.config.freeze_batch_norm == model.config.freeze_batch_norm
+    for name, value in model.encoder.model.state_dict().items():
+        assert torch.equal(back.encoder.model.state_dict()[name], value)
     found = format_of(str(tmp_path / "written"))
     assert form in found.forms
     mine = [each for each in formats() if each.sniff(str(tmp_path / "written"))]

@@ -147,6 +147,7 @@ def open_source(spec: str, **options: Any) -> Source:
         if data.folder and (form is None or form.name == "folders of images"):
             _require_no_data_within(data)
         if form is None:
+            _refuse_several(data)
             raise _unknown(spec)
         source = _open_form(form, data)
     return _oriented(source, request)
@@ -395,6 +396,15 @@ def _open_mixture(weights: Mapping[str, float], request: Request) -> Source:
     shares = (f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items())
     mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
     return Source.mixed(parts, " + ".join(shares), mix)
+
+
+def _refuse_several(data: Data) -> None:
+    """Raise UsageError for several files of a form that is read from one file."""
+    if len(data.files) > 1:
+        first = Data(replace(data.request, spec=str(data.path)))
+        if form := next((form for form in FORMS if form.recognise(first)), None):
+            problem = f"names {len(data.files)} files, and {form.name} are read from one; name one"
+            raise UsageError(f"{data.request.spec}: {problem}")
 
 
 def _unknown(spec: str) -> UsageError:
