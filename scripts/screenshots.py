@@ -49,7 +49,7 @@ def page(browser: Browser, address: str, width: int, height: int) -> Image.Image
 
 
 def playground(browser: Browser, folder: Path) -> Image.Image:
-    """The base and FSC-CLIP on the first example, pointing at a word."""
+    """The base and FSC-CLIP on the first example, pointing at its last word."""
     models = {
         "base": load_model("bundled"),
         "fsc-clip": load_model(folder / "runs" / "fsc-clip" / "model"),
@@ -60,7 +60,7 @@ def playground(browser: Browser, folder: Path) -> Image.Image:
         opened = browser.new_page(viewport={"width": 1280, "height": 1300})
         opened.set_default_timeout(300_000)
         opened.goto(server.url)
-        opened.locator("#words button").nth(2).click()
+        opened.locator("#words button").last.click()
         opened.locator(".map[src^='data:']").nth(1).wait_for()
         picture = Image.open(io.BytesIO(opened.screenshot())).convert("RGB")
         opened.close()
