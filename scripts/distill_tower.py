@@ -77,7 +77,7 @@ def sines(side: int, width: int) -> Tensor:
     return torch.cat([torch.zeros(1, width), torch.cat(waves, 1)])
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train, or go on; write the model."""
     numbers = (
         ("steps", 8000, "steps in all"),
@@ -85,7 +85,7 @@ def main() -> int:
         ("scenes", 96_000, "scenes, each also mirrored"),
         ("save-every", 500, "steps"),
     )
-    distil(read_options(__doc__, numbers))
+    distil(read_options(__doc__, numbers, argv))
     return 0
 
 

@@ -19,13 +19,15 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
 
-from build.tables import read_jsonl, write_json, write_parquet
+from build.tables import read_jsonl, write_json, write_jsonl, write_parquet
 from compoclip.cli.main import main
 from compoclip.data import captioner as captioners
 from compoclip.data.captioner import CocaCaptioner, PhotoAsking, TransformersCaptioner
 from compoclip.data.sources.open import Request, open_source
 from compoclip.language.engine import Sampling
+from compoclip.language.rows import Outputs
 from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.recordfile import settings_path
 from models_thin import config, only_known
 from train_helpers import FEW, few_merges
 
@@ -195,6 +197,32 @@ def test_a_stopped_command_resumes(coca: str, tmp_path: Path, capsys: Capture) -
     for more in (["--max-tokens=9"], ["--temperature=1"], ["--seed=1"]):
         assert run(folder, out, coca, "--max-tokens=8", *more) == 2
         assert "was made with other settings" in capsys.readouterr().err
+
+
+def test_answers_of_an_earlier_version_are_called_so(
+    coca: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """It recorded no hash of the photo."""
+    folder, out = draw(tmp_path / "photos", 3), tmp_path / "c.jsonl"
+    assert run(folder, out, coca, "--max-tokens=8") == 0
+    before, answers = lines(out), Outputs(out).answers
+    records = [{k: v for k, v in row.items() if k != "photo"} for row in lines(answers)]
+    write_jsonl(answers, records)
+    settings = settings_path(answers)
+    made_from = json.loads(settings.read_text())
+    write_json(settings, {k: v for k, v in made_from.items() if k != "content of the file"})
+    capsys.readouterr()
+    assert run(folder, out, coca, "--max-tokens=8") == 0
+    said = capsys.readouterr()
+    anew = "3 of an earlier version, without hashes; captioned anew"
+    assert f"{answers}: {anew}" in said.err
+    assert "damaged" not in said.err
+    assert "were there" not in said.out
+    assert lines(out) == before
+    assert run(folder, out, coca, "--max-tokens=8") == 0
+    said = capsys.readouterr()
+    assert "earlier version" not in said.err
+    assert "3 were there" in said.out
 
 
 def test_photos_without_a_caption_are_counted(coca: str, tmp_path: Path, capsys: Capture) -> None:

@@ -216,7 +216,7 @@ def test_several_benchmarks_share_encoding_and_results_keep_their_order(tmp_path
     assert sorted(p.name for p in (tmp_path / "out/my_model").iterdir()) == [
         *("a_c.json", "a_c.parquet", "b.json", "b.parquet"),
     ]
-    with pytest.raises(UsageError, match="is named twice"):
+    with pytest.raises(UsageError, match=r"--on names .* twice; name it once"):
         evaluate("m", encoder, [one, one], tmp_path / "out", QUICK)
     twice = replace(one, content=(*one.content, one.content[0]))
     with pytest.raises(CompoclipError, match="two items of sub-task 'even' are called '0'"):

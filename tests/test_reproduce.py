@@ -171,8 +171,8 @@ def test_every_protocol_names_what_there_is() -> None:
     [
         ("{", "line 1: not YAML"),
         ("- a", "not a list of protocols"),
-        ("_data: {}", "expected one NAME.*, holds none"),
-        ("mine: {}\nother: {}", "expected one NAME.*, holds mine, other"),
+        ("_data: {}", r"expected one NAME.*, holds \[\]"),
+        ("mine: {}\nother: {}", r"expected one NAME.*, holds \['mine', 'other'\]"),
         ("_dat: {}\nmine: {recipe: negclip}", "unknown field '_dat'"),
         ("mine: {recipe: negclip}\nmine: {recipe: negclip}", "line 2: .*'mine' is there twice"),
         ("mine:\n  recipe: clip\n  recipe: negclip", "line 3: .*'recipe' is there twice"),

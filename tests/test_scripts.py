@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import distill_tower
 import measure_base
 import pretrain_image_tower
 import pytest
@@ -54,6 +56,30 @@ def test_a_tower_goes_on_where_it_stopped(command: list[str], tmp_path: Path) ->
     lines = [json.loads(line) for line in (parts / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
     assert lines[0]["loss"] == json.loads((whole / "log.jsonl").read_text().splitlines()[0])["loss"]
+
+
+def test_a_tower_is_distilled_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HELD_OUT", "PART"):
+        monkeypatch.setattr(distill_tower, name, 4)
+    base = Path(distill_tower.__file__).parents[1] / "recipes" / "base"
+    model = json.loads((base / "vit.json").read_text())
+    model["model_cfg"]["vision_cfg"] |= {"width": 64, "layers": 1, "head_width": 32}
+    shutil.copy(base / "bpe.txt.gz", tmp_path)
+    (tmp_path / "vit.json").write_text(json.dumps(model))
+    out = tmp_path / "out"
+    files = ["--model", str(tmp_path / "vit.json"), "--world", str(base / "world.json")]
+    sizes = ["--batch-size=2", "--scenes=8", "--save-every=1", "--workers=1", "--warmup=1"]
+    for steps in (1, 2):
+        shutil.rmtree(out / "model", ignore_errors=True)  # which a stopped run has not written
+        assert distill_tower.main([*files, *sizes, f"--steps={steps}", f"--out={out}"]) == 0
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(-1 <= line[name] <= 1 for line in lines for name in ("embeddings", "patches"))
+    distilled = compoclip.load(str(out / "model")).loaded.encoder.model.state_dict()
+    bundled = compoclip.load("bundled").loaded.encoder.model.state_dict()
+    texts = [name for name in bundled if not name.startswith("visual.")]
+    assert texts
+    assert all(torch.equal(distilled[name], bundled[name]) for name in texts)
 
 
 def test_answers_are_those_of_the_scene() -> None:

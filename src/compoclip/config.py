@@ -232,12 +232,9 @@ def require_with(options: object, other: str, *names: str) -> None:
 
 
 def refuse(options: object, names: Iterable[str], *, needs: str = "", beside: str = "") -> None:
-    """Raise UsageError for each of these options whose value is not its default.
-
-    needs: what they have a use with. beside: what they have none with.
-    """
-    by_name = options_of(type(options))
-    for option in (by_name[name] for name in names):
+    """Raise UsageError for each of these options whose value is not its default: they have a use
+    with `needs` only, or none with `beside`."""
+    for option in map(options_of(type(options)).__getitem__, names):
         if getattr(options, option.name) != option.default:
             shown = option.usage.metavar if option.usage.positional else option.flag
             none = f"has no use with {beside}; leave it out"

@@ -352,6 +352,21 @@ def sync_folder(folder: Path) -> None:
         sync(folder)
 
 
+def file_stem(name: str) -> str:
+    """Return a benchmark or model name as a file name: separators become "_"."""
+    return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
+
+
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return the `file_stem` of each name; raise UsageError for two names with the same."""
+    names_of: dict[str, str] = {}
+    for name in names:
+        stem = file_stem(name)
+        if (other := names_of.setdefault(stem, name)) != name:
+            raise UsageError(f"'{other}' and '{name}' have one file name, {stem}; rename one")
+    return {name: stem for stem, name in names_of.items()}
+
+
 @contextmanager
 def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing `out` while the block runs.
@@ -401,24 +416,6 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
             with suppress(OSError):
                 for folder_made in created:
                     folder_made.rmdir()
-
-
-# --- Names of models and benchmarks as names of files. ---
-
-
-def file_stem(name: str) -> str:
-    """Return a benchmark or model name as a file name: separators become "_"."""
-    return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
-
-
-def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return the `file_stem` of each name; raise UsageError for two names with the same."""
-    names_of: dict[str, str] = {}
-    for name in names:
-        stem = file_stem(name)
-        if (other := names_of.setdefault(stem, name)) != name:
-            raise UsageError(f"'{other}' and '{name}' have one file name, {stem}; rename one")
-    return {name: stem for stem, name in names_of.items()}
 
 
 # --- Places that must be writable, checked before the work. ---

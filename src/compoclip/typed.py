@@ -52,6 +52,7 @@ NonNegative = Annotated[float, Within(0)]
 Count = Annotated[int, Within(1)]
 Test = Callable[[object], bool]
 T = TypeVar("T")
+_FETCH = "fetch the file again"
 
 
 def is_a(value: object, kind: Any) -> bool:
@@ -225,9 +226,6 @@ def require_kind(
             if is_a(number, int | float) and not limit.low <= cast(float, number) <= limit.high:
                 raise error(f"{place} must {limit}, found {typed_repr(number)}{then}")
     return value
-
-
-_FETCH = "fetch the file again"
 
 
 def read_fields(

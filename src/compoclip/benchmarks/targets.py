@@ -73,7 +73,6 @@ _ENTRY: Mapping[str, Any] = {
     **dict.fromkeys(("root", "images", "id"), str | None),
     "options": dict | None,
 }
-_SUITE_FORM = 'expected {"benchmarks": [{"name": ...}, ...]}'
 _SUITE: Mapping[str, Any] = {"benchmarks": list, "name": str | None, "made_by": dict | None}
 
 
@@ -200,23 +199,20 @@ def _path(text: str | Path) -> Path:
     return path
 
 
-def suite_record(path: Path) -> dict[str, Any]:
-    """Return what a suite file holds, its benchmarks not yet checked."""
-    data = read_json(path, damaged="give a suite file, or the folder that holds one")
-    return read_fields(data, _SUITE, str(path), _SUITE_FORM, others=False)
-
-
 def read_suite(path: Path) -> list[Target]:
     """Return the benchmarks that a suite file lists."""
+    data = read_json(path, damaged="give a suite file, or the folder that holds one")
+    remedy = 'expected {"benchmarks": [{"name": ...}, ...]}'
     targets, folder = [], path.parent
-    for number, row in enumerate(suite_record(path)["benchmarks"], start=1):
+    listed = read_fields(data, _SUITE, str(path), remedy, others=False)["benchmarks"]
+    for number, row in enumerate(listed, start=1):
         location = f"{path}: benchmark {number}"
-        entry = read_fields(row, _ENTRY, location, _SUITE_FORM, others=False)
+        entry = read_fields(row, _ENTRY, location, remedy, others=False)
         name, place, images, id, options = (entry[key] for key in _ENTRY)
         options = _options(name, options or {}, folder, location)
         photos = folder / _path(images) if images else None
         targets.append(Target(name, folder / _path(place or "."), photos, id, options))
-    require(targets, path, _SUITE_FORM)
+    require(targets, path, remedy)
     return targets
 
 

@@ -98,10 +98,8 @@ def audit_main(options: AuditOptions) -> Outcome:
             training = (str(options.data),)
         else:
             loaded = [target.load() for target in chosen]
-    if not training:
-        config.refuse(options, ("overlap",), needs="training data: name it with --train")
-    if not loaded:
-        config.refuse(options, ("text_only",), needs="benchmarks: name them")
+    config.refuse(options, () if training else ("overlap",), needs="training data (--train)")
+    config.refuse(options, () if loaded else ("text_only",), needs="benchmarks: name them")
     from compoclip.data.sources.open import request_of
 
     requests = [request_of(spec, options) for spec in training]

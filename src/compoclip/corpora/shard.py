@@ -53,6 +53,7 @@ from compoclip.records import columns_of
 from compoclip.tables import json_row, read_lines
 from compoclip.typed import read_fields
 
+_MANIFEST = {**dict.fromkeys(("source", "state", "content"), str), "counts": dict}
 Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""
 Fields = Sequence[pa.Field]
@@ -335,9 +336,6 @@ class ShardResult:
     stop: bool = False
 
 
-_MANIFEST = {**dict.fromkeys(("source", "state", "content"), str), "counts": dict}
-
-
 def finished(task: ShardTask) -> Counts | None:
     """Return the counts of a shard that an earlier run finished; None if it has to be made.
 
@@ -345,8 +343,7 @@ def finished(task: ShardTask) -> Counts | None:
     when it was made from another file of the same name.
     """
     try:
-        path = task.manifest
-        manifest = read_fields(read_json(path), _MANIFEST, str(path), others=False)
+        manifest = read_fields(read_json(task.manifest), _MANIFEST, "", others=False)
     except CompoclipError:
         return None
     if manifest["content"] != content_hash(task.target):

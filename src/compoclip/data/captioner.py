@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from PIL import Image
 
+from compoclip.console import note
 from compoclip.data.decode import decode, photo_hash
 from compoclip.data.sources import Source
 from compoclip.data.transform import normalised, pixels_of
@@ -248,6 +249,7 @@ def caption_photos(
     ids = list(source.column("id"))
     rejected: dict[int, tuple[str, str]] = {}
     records: dict[int, Record] = {}
+    of_earlier: set[int] = set()  # recorded without the hash of the photo
     photos_hash = bytes_hash(repr(list(zip(ids, map(str, places)))).encode())
     made_from = {"photos": photos_hash, **provenance, "max_tokens": asking.max_tokens}
     tally = PhotoTally(photos=len(ids))
@@ -258,10 +260,14 @@ def caption_photos(
             raise ValueError("a record of another photo")
         if not isinstance(record["caption"], str) or type(record["cut_off"]) is not bool:
             raise TypeError("not a record of a caption")
-        if record["photo"] == photo_hash(places[number]):
+        if "photo" not in record:
+            of_earlier.add(number)
+        elif record["photo"] == photo_hash(places[number]):
             records.setdefault(number, record)
 
     with appending(out.answers, made_from, resume) as (append, _):
+        if again := len(of_earlier - records.keys()):
+            note(f"{out.answers}: {again} of an earlier version, without hashes; captioned anew")
         tally.before = len(records)
         todo = [number for number in range(len(ids)) if number not in records]
         starts = range(0, len(todo), asking.batch_size)

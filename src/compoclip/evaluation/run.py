@@ -27,6 +27,7 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.benchmarks.files import images_hash
 from compoclip.benchmarks.registry import require_present
+from compoclip.config import require_distinct
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
@@ -154,9 +155,7 @@ def evaluate(
     """
     options = options or Options()
     names = [benchmark.name for benchmark in benchmarks]
-    twice = next((key for key in names if names.count(key) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is named twice; name each benchmark once")
+    require_distinct("on", names)
     available = [(b, *require_present(b, options.allow_partial)) for b in benchmarks]
     stems, folder = file_stems(names), out / file_stem(name)
     ranks = options.ranks

@@ -43,6 +43,7 @@ from compoclip.workers import at_once, available_cores
 FULL = "full"
 _PLACES = ("data", "images", "on", "eval_data")
 """Options of train that say where files lie, which the folder's record says for all its runs."""
+_PLAN = ("table", "budget", "share", "runs", "estimated", "taken_seconds")
 BLIND_MODEL = "captions-alone"
 """The name in results of the model that knows the training captions and sees no image."""
 CHECKPOINTS = "checkpoints"
@@ -368,9 +369,6 @@ def is_done(run: ArmRun, planned: Experiment) -> bool:
     """Return whether a run is trained and measured."""
     results = planned.options.out / "results" / mixed_name(run)
     return Path(run.model).exists() and results.is_dir()
-
-
-_PLAN = ("table", "budget", "share", "runs", "estimated", "taken_seconds")
 
 
 def _plan_path(planned: Experiment) -> Path:

@@ -121,9 +121,8 @@ class TableVectors:
         rows = query.to_arrow()
         flat = rows["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = flat.reshape(-1, self.shape[1])
-        require_unit(
-            vectors if len(vectors) == number else np.zeros((1, 1), np.float32), self._folder
-        )
+        whole = len(vectors) == number
+        require_unit(vectors if whole else np.zeros((1, 1), np.float32), self._folder)
         return rows["_rowid"].to_numpy(), vectors
 
 

@@ -236,13 +236,12 @@ def finish(
             table = replaced(table, {"label": pa.repeat(pa.scalar("", _TEXT), len(table))})
     if not table.num_rows:
         counts = sum(lost.values(), Counter(left_out))
-        details = left_out_listed(counts)
         remedy = ""
         if NO_CAPTION in counts:
             remedy = "; write captions in a table, or those of photo.jpg in photo.txt beside it"
         elif NO_LABEL in counts:
             remedy = "; call the column of labels label or class, or sort photos into class folders"
-        raise CompoclipError(f"{origin}: no usable sample{details}{remedy}")
+        raise CompoclipError(f"{origin}: no usable sample{left_out_listed(counts)}{remedy}")
     table, unknown = renumbered(table, table["row"].to_numpy())
     left_out = left_out + Counter({NO_NEIGHBOUR: unknown})
     table = table.drop_columns(["row"]).combine_chunks()

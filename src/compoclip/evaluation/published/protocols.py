@@ -16,8 +16,7 @@ from compoclip.typed import build
 
 _FILE = Path(__file__).with_name("protocols.yaml")
 _REMEDY = "see protocols.yaml of the package"
-_SHARED = ("_data", "_work")
-"""Names in a file of protocols that are no protocols."""
+_SHARED = ("_data", "_work")  # beside the protocols of a file
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ def protocol(name: str) -> Protocol:
             raise UsageError(f"no protocol '{name}'; {closest(name, protocol_names())}")
         return _read(_FILE, name)
     names = _names(Path(name))
-    held = ", ".join(names) or "none"
-    require(len(names) == 1, name, f"expected one NAME: {{recipe: ..., ...}}, holds {held}")
+    require(len(names) == 1, name, f"expected one NAME: {{recipe: ...}}, holds {[*names]}")
     return _read(Path(name), names[0])
 
 

@@ -18,11 +18,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from compoclip.benchmarks.targets import SUITE, suite_record
+from compoclip.benchmarks.targets import SUITE, read_suite
 from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import track
 from compoclip.errors import CompoclipError, require
-from compoclip.files import new_folder, parse_json, reason
+from compoclip.files import new_folder, parse_json, read_json_object, reason
 from compoclip.typed import build
 from compoclip.version import __version__
 from compoclip.workers import mapper
@@ -111,7 +111,8 @@ def has_suite(out: Path, spec: SuiteSpec) -> bool:
     """Return whether a folder has the suite. Raises as `dataset.require_whole`."""
     there = (out / SUITE).is_file()
     if there:
-        recorded = dict(suite_record(out / SUITE)["made_by"] or {})
+        read_suite(out / SUITE)  # which refuses unknown fields
+        recorded = dict(read_json_object(out / SUITE, damaged=AGAIN).get("made_by") or {})
         recorded.pop("compoclip", None)
         require_whole(out, recorded, spec, read_scenes(out))
     return there
