@@ -176,7 +176,6 @@ class Options:
         texts: Captions to measure with.
         count: Photo-like images to make, without --data.
         size: Pixels a side of what a model sees.
-        pack_size: Shorter side of images in the pack.
         batch_size: Images a batch, for the loaders.
         workers: Measure the loaders with 1 to so many workers.
         repeats: Timed repeats; the best is shown.
@@ -188,7 +187,6 @@ class Options:
     texts: int = 2000
     count: int = 96
     size: int = 224
-    pack_size: int = 256
     batch_size: int = 16
     workers: int = 2
     repeats: int = 3
@@ -201,7 +199,7 @@ def measure(options: Options, folder: Path) -> list[Row]:
         texts = [f"photo number {index}" for index in range(options.count)]
         made = write_samples(folder / "photos", texts, options.count)
     request = Request(made, images=options.images)
-    packed = pack(request, folder / "pack", PackSpec(options.pack_size), max_bad=0)
+    packed = pack(request, folder / "pack", PackSpec(), max_bad=0)
     originals, small = request.open(), Request(str(folder / "pack")).open()
     preprocess = Preprocess(size=(options.size, options.size))
     draft, whole = ImageTransform(preprocess), ImageTransform(preprocess, draft=False)

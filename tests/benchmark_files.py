@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from build.photos import noise
 from build.photos import picture as picture
+from build.photos import write_noise
 from build.photos import write_photo as write_photo
 from build.tables import write_csv as write_csv
 from build.tables import write_json
@@ -63,9 +63,8 @@ def red_cubes(photos: int) -> dict[str, dict[str, Any]]:
 
 def write_mini(root: Path, photos: int, **rows: Any) -> Path:
     """SugarCrepe in miniature, an edition, with photos of noise."""
-    (root / "coco" / "val2017").mkdir(parents=True)
     for k in range(photos):
-        noise(k, (50 + k, 40)).save(root / "coco" / "val2017" / f"{k}.png")
+        write_noise(root / "coco" / "val2017" / f"{k}.png", k, (50 + k, 40))
     write_json(root / "edition.json", {"edition": "mini"})
     return write_sugarcrepe(root, **rows)
 

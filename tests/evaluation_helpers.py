@@ -26,7 +26,7 @@ from compoclip.benchmarks.case import (
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.comparison import Comparison, compare_all
-from compoclip.evaluation.encoder import Pending, Precision, TextKey
+from compoclip.evaluation.encoder import Encoder, Pending, Precision, TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results
@@ -258,6 +258,15 @@ def measured(
     """Measure a model that is right on items of these numbers in every `choice_benchmark`."""
     settings = Options(**{"resamples": 50, **options})
     return measure(name, Scripted(name, {*right}), benchmarks, folder / "out", settings)
+
+
+def results_of(
+    benchmark: Benchmark, out: Path, encoder: Encoder | None = None, **options: Any
+) -> Results:
+    """Measure a model on all or a part of a benchmark, with few resamples."""
+    settings = Options(**{"resamples": 20, "allow_partial": True, **options})
+    (result,) = measure("m", encoder or FakeEncoder(), [benchmark], out, settings)
+    return result
 
 
 def right_items(even: int, odd: int) -> set[int]:

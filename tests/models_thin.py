@@ -10,6 +10,8 @@ import open_clip
 import pytest
 import torch
 
+from compoclip.models.lora import lora_parameters
+
 VOCABULARY = 600
 START, END = VOCABULARY - 2, VOCABULARY - 1
 VIT = {"image_size": 32, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2}
@@ -67,3 +69,11 @@ def shake(network: torch.nn.Module, generator: torch.Generator | None = None) ->
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+
+
+def fill_adapters(network: torch.nn.Module) -> None:
+    """Give every A and B of adapters values as if trained."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in lora_parameters(network):
+            parameter.normal_(0, 0.2, generator=generator)

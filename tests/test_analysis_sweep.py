@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmark_files import red_cubes, write_mini
-from build.photos import noise
+from build.photos import write_noise
 from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
@@ -65,9 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SugarCrepe in miniature over 6 photos, and 2 classes of 3 photos."""
     root = tmp_path_factory.mktemp("data")
     for number, name in enumerate(("cube/a", "cube/b", "cube/c", "ball/a", "ball/b", "ball/c")):
-        place = root / f"elevater/shapes/{name}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        noise(10 + number, (48, 40)).save(place)
+        write_noise(root / f"elevater/shapes/{name}.png", 10 + number, (48, 40))
     return write_mini(root, 6, **red_cubes(6))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from build.photos import noise, write_photo
+from build.photos import write_noise, write_photo
 from build.tables import write_jsonl
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
@@ -67,10 +67,8 @@ BROKEN = {
 @pytest.fixture
 def refs(tmp_path: Path) -> list[ImageRef]:
     """Two photos, 40 x 48 and 50 x 64."""
-    paths = [tmp_path / f"{k}.png" for k in range(2)]
-    for k, path in enumerate(paths):
-        noise(k, (40 + 10 * k, 48 + 16 * k)).save(path)
-    return [ImageRef(path) for path in paths]
+    sizes = ((40, 48), (50, 64))
+    return [ImageRef(write_noise(tmp_path / f"{k}.png", k, size)) for k, size in enumerate(sizes)]
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 from benchmark_files import SUGARCREPE, sugarcrepe_row, write_json, write_sugarcrepe
+from build.photos import write_photo
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
@@ -39,10 +39,9 @@ def table(tmp_path: Path) -> Path:
 def root(tmp_path: Path) -> Path:
     """SugarCrepe in miniature, with an edition file: 14 items on two photos."""
     write_sugarcrepe(tmp_path / "root")
-    for name in ("1.jpg", "2.jpg"):
-        path = tmp_path / "root" / "coco" / "val2017" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40, 40), {"1.jpg": "red", "2.jpg": "blue"}[name]).save(path)
+    for name, colour in (("1.jpg", "red"), ("2.jpg", "blue")):
+        place = tmp_path / "root" / "coco" / "val2017" / name
+        write_photo(place, colour=colour, size=(40, 40))
     (tmp_path / "root" / "edition.json").write_text('{"edition": "mini"}')
     return tmp_path / "root"
 

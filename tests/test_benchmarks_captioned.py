@@ -36,9 +36,8 @@ from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.rewrites.base import Rewritten, get_rewrite, rewrite_names
-from evaluation_helpers import FakeEncoder, features_from, score_items
+from evaluation_helpers import features_from, results_of, score_items
 from train_helpers import write_config
 
 CAPTIONS = {
@@ -466,8 +465,7 @@ def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
     assert found.content[1].labels == {"label": "true", "kind": "cup"}
     assert found.tuned_on == {"left": "left_dev"}
     assert found.aggregates["macro"].parts == ("left", "above")
-    options = Options(resamples=20)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    result = results_of(found, tmp_path / "out", allow_partial=False)
     assert set(result.scores) == {"left", "above"}
     assert {"macro", "micro", "balanced_accuracy"} <= set(result.aggregates)
     assert result.scores["left"]["auc"].n == 4

@@ -21,8 +21,7 @@ from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation.groups import kind, profile_groups
 from compoclip.evaluation.published.read import published_table
-from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, flat, rule_value
+from evaluation_helpers import flat, results_of, rule_value
 
 MCQ = {
     "coco": "COCO_val_mcq_llama3.1_rephrased.csv",
@@ -233,8 +232,7 @@ def test_cc_neg_is_solved_by_the_shorter_text_and_counts_in_no_mean(tmp_path: Pa
     assert found.skills == {}
     for case in found.content:
         write_photo(case.images[0].path)
-    options = Options(allow_partial=True, resamples=20)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    result = results_of(found, tmp_path / "out")
     assert kind(result) == "sanity"
     assert profile_groups([result]) == {}
 

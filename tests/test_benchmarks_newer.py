@@ -16,14 +16,13 @@ from benchmark_files import refuses
 from build.photos import picture, write_photo
 from build.tables import write_json, write_jsonl, write_parquet, write_text
 from compoclip.archives import Members
-from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef, TiePolicy, present
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.counts import statements
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import UsageError
 from compoclip.evaluation.embedder import ExternalEncoder
-from compoclip.evaluation.results import Results, load_items
-from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, OfBytes, features_from, ref, score_items
+from compoclip.evaluation.results import load_items
+from evaluation_helpers import FakeEncoder, OfBytes, features_from, ref, results_of, score_items
 from rewrite_facts import rows
 
 # --- RCLIP-Bench: several sets in a row of a table with photos. ---
@@ -36,12 +35,6 @@ def rclip_row(number: int) -> dict[str, Any]:
     ]
     names = {"id": str(number), "image_name": f"{number}.jpg", "version": "v1"}
     return {**names, "sets": sets, "image": {"bytes": picture(number), "path": "x.jpg"}}
-
-
-def measured(found: Benchmark, out: Path, encoder: FakeEncoder | None = None) -> Results:
-    options = Options(resamples=20, allow_partial=True)
-    (result,) = evaluate("m", encoder or FakeEncoder(), [found], out, options)
-    return result
 
 
 def test_rclip_bench_asks_every_set_of_a_photo(tmp_path: Path) -> None:
@@ -59,7 +52,7 @@ def test_rclip_bench_asks_every_set_of_a_photo(tmp_path: Path) -> None:
     )
     assert found.ties[""] is TiePolicy.FIRST
     assert {"mean", "paper", "causal", "spatial"} <= found.aggregates.keys()
-    result = measured(found, tmp_path / "out")
+    result = results_of(found, tmp_path / "out")
     score = result.headline_score
     assert (score.n, score.chance) == (4, pytest.approx(1 / 5))
     assert result.aggregates["causal"].n == 2
@@ -85,7 +78,7 @@ def test_fg_ovd_crops_the_region(tmp_path: Path) -> None:
     assert first.images == (ImageRef(photo, (1.0, 2.0, 5.0, 7.0)),)
     assert first.texts == ("a red cup", *(f"a {k} cup" for k in range(10)))
     assert present(found)[1] == ()
-    result = measured(found, tmp_path / "out")
+    result = results_of(found, tmp_path / "out")
     assert result.headline_score.chance == pytest.approx(1 / 11)
 
 
@@ -108,7 +101,7 @@ def test_bla_asks_for_both_true_sentences(tmp_path: Path) -> None:
     item = found.content[0]
     assert item.texts == tuple(texts.values())
     assert (item.id, item.images[0].path.name) == ("active_passive/0/3", "73.jpg")
-    result = measured(found, tmp_path / "out")
+    result = results_of(found, tmp_path / "out")
     assert result.headline_score.chance == pytest.approx(1 / 6)  # 2 x 2 of 24 orders
     assert result.scores["coordination"]["first"].chance == pytest.approx(1 / 3)
 
@@ -207,8 +200,7 @@ def test_simpleneg_asks_a_judge_about_the_best_photo(tmp_path: Path) -> None:
     found = load_benchmark("simpleneg", tmp_path, gallery=6)
     assert len(found.content.images) == 6
     judge = ExternalEncoder("judge.py", Judge())
-    options = Options(resamples=20, judge=judge, cache=tmp_path / "cache", allow_partial=True)
-    (result,) = evaluate("m", Finds(), [found], tmp_path / "out", options)
+    result = results_of(found, tmp_path / "out", Finds(), judge=judge, cache=tmp_path / "cache")
     # The desk has no lamp; the road has cars; the third photo shows no cup.
     items = load_items(result).to_pylist()
     assert [row["used.named"] for row in items] == [1, 1, 0]
@@ -220,9 +212,8 @@ def test_simpleneg_asks_a_judge_about_the_best_photo(tmp_path: Path) -> None:
     assert result.identity["judge"]["architecture"] == "judge.py"
     assert items[0]["images"][0].endswith("000000000001.png")
     for no_judge in (None, FakeEncoder()):
-        options = Options(allow_partial=True, judge=no_judge)
         with pytest.raises(UsageError, match="simpleneg: a judge answers questions"):
-            evaluate("m", Finds(), [found], tmp_path / "none", options)
+            results_of(found, tmp_path / "none", Finds(), judge=no_judge)
 
 
 def test_simpleneg_says_how_many_photos_are_searched(tmp_path: Path) -> None:
@@ -296,7 +287,7 @@ def test_official_tables(tmp_path: Path) -> None:
     assert found.content[0] == first
     assert found.content[2].images == (shared,)  # the same photo in another table
     assert Members()(shared.path, shared.member) == picture(0)
-    result = measured(found, tmp_path / "out", OfBytes())
+    result = results_of(found, tmp_path / "out", OfBytes())
     assert result.aggregates["cor"].chance == pytest.approx(1 / 6)
     assert (result.aggregates["entity"].n, "relation" in result.aggregates) == (3, True)
     some = load_benchmark("half_truths:coco_*", tmp_path)
@@ -338,7 +329,7 @@ def test_countbench_exchanges_the_number_of_a_caption(tmp_path: Path) -> None:
     others = [word.capitalize() for word in WORDS if word != "three"]
     assert first.texts == tuple(f"{n} kittens in a basket" for n in ("Three", *others))
     assert second.texts[:2] == (ten["text"], "TWO cups and a card with two stars")
-    result = measured(found, tmp_path / "out")
+    result = results_of(found, tmp_path / "out")
     assert result.headline_score.chance == pytest.approx(1 / 9)
     assert (result.aggregates["number_3"].n, result.headline_score.n) == (1, 2)
 
@@ -444,7 +435,7 @@ def test_tallyqa_asks_for_one_of_sixteen_statements(tmp_path: Path) -> None:
     assert simple.images[0].path == tmp_path / "vg" / "VG_100K_2" / "24.jpg"
     assert present(found)[1] == ()
     assert found.left_out == {"questions that do not ask how many": 1}
-    assert measured(found, tmp_path / "out").headline_score.chance == pytest.approx(1 / 16)
+    assert results_of(found, tmp_path / "out").headline_score.chance == pytest.approx(1 / 16)
     (most,) = load_benchmark("tallyqa", write_tallyqa(tmp_path, [tally_row(answer=15)])).content
     assert most.truth == 15
 

@@ -33,8 +33,7 @@ from compoclip.benchmarks.targets import find_in, parse_targets
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import OfBytes, features_from, features_of, score_items
+from evaluation_helpers import OfBytes, features_from, features_of, results_of, score_items
 
 # --- SugarCrepe and Hard Positives. ---
 
@@ -297,9 +296,7 @@ def test_malformed_files_are_refused(tmp_path: Path, file: str, content: Any, wo
 
 
 def measured(spec: str, root: Path) -> Results:
-    options = Options(allow_partial=True, resamples=20)
-    (result,) = evaluate("m", OfBytes(), [load_benchmark(spec, root)], root / "out", options)
-    return result
+    return results_of(load_benchmark(spec, root), root / "out", OfBytes())
 
 
 def row(k: int = 0, **changes: Any) -> dict[str, Any]:

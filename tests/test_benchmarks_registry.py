@@ -24,8 +24,7 @@ from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, flat, rule_value
+from evaluation_helpers import flat, results_of, rule_value
 
 
 @pytest.mark.parametrize("name", benchmark_names())
@@ -133,8 +132,7 @@ def test_an_installed_package_adds_a_benchmark(
             write_photo(tmp_path / "tiny" / name)
         assert "tiny" in [target.spec for target in parse_targets(["all"], tmp_path)]
         (target,) = parse_targets(["tiny"], tmp_path)
-        quick = Options(resamples=20)
-        (result,) = evaluate("m", FakeEncoder(), [target.load()], tmp_path / "out", quick)
+        result = results_of(target.load(), tmp_path / "out", allow_partial=False)
         assert (result.benchmark, result.aggregates["micro"].n) == ("tiny", 6)
     finally:
         sys.modules.pop("tiny_bench", None)

@@ -35,10 +35,9 @@ from compoclip.errors import UsageError
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.encoder import ImageReader
 from compoclip.evaluation.forms.cases import groups_by_part
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.preprocess import Preprocess
 from compoclip.report.looks import Album
-from evaluation_helpers import FakeEncoder, features_from, rule_value, score_items
+from evaluation_helpers import features_from, results_of, rule_value, score_items
 
 # --- ARO: cropped Visual Genome cases, order cases that never change, and its averages. ---
 
@@ -282,8 +281,7 @@ def test_whatsup_pairs_and_sets_are_measured(tmp_path: Path) -> None:
     found = write_controlled(tmp_path, rows)
     for case in found.content:
         write_photo(case.images[0].path)
-    options = Options(allow_partial=True, resamples=20)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    result = results_of(found, tmp_path / "out")
     accuracy, pair, whole = (result.scores["controlled_a"][m] for m in ("accuracy", "pair", "set"))
     assert (accuracy.n, pair.n, whole.n) == (8, 4, 2)
     assert (pair.chance, whole.chance) == (1 / 16, 1 / 256)

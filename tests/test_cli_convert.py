@@ -27,9 +27,9 @@ from compoclip.models.checkpoint import (
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats.adapters import save_adapter
-from compoclip.models.lora import Lora, attach_lora, lora_parameters
+from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.resize import stretched
-from models_thin import config, only_known, shake
+from models_thin import config, fill_adapters, only_known, shake
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
@@ -70,10 +70,7 @@ def write_own_adapter(base: Path, folder: Path, lora: Lora) -> LoadedModel:
     """An adapter with values as if trained; the adapted model."""
     loaded = load_model(base)
     attach_lora(loaded.encoder.model, lora)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in lora_parameters(loaded.encoder.model):
-            parameter.normal_(0, 0.2, generator=generator)
+    fill_adapters(loaded.encoder.model)
     save_adapter(loaded, lora, folder, provenance={"method": "test"})
     return loaded
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from benchmark_files import (
     SUGARCREPE,
@@ -16,6 +15,7 @@ from benchmark_files import (
     write_photo,
     write_sugarcrepe,
 )
+from build.tables import write_jsonl
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.benchmarks.registry import meta
@@ -165,9 +165,7 @@ def test_files_that_may_lack_are_no_problem(tmp_path: Path) -> None:
 def test_a_box_beyond_its_photo_is_damage(tmp_path: Path) -> None:
     rows = [vg_row(), vg_row(image_path="5.jpg", bbox_x=100)]
     write_json(tmp_path / "aro" / "visual_genome_relation.json", rows)
-    path = tmp_path / "aro" / "images" / "5.jpg"
-    path.parent.mkdir(parents=True)
-    Image.new("RGB", (20, 20)).save(path)
+    path = write_photo(tmp_path / "aro" / "images" / "5.jpg", size=(20, 20))
     (tmp_path / "edition.json").write_text('{"edition": "mini"}')
     found = check("aro:vg_relation", tmp_path, decoding=True)
     assert found.damaged_count == 1
@@ -184,9 +182,7 @@ def test_check_finds_files_where_the_readers_do(
         write_json(tmp_path / "edition.json", {"edition": "mini"})
     for name in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
         path = tmp_path / "vsr" / f"{name.replace('_', '/')}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [vsr_row(), vsr_row(0)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_jsonl(path, [vsr_row(), vsr_row(0)])
     for name in ("atom", "swap", "negate"):
         file = f"prod_vg_hard_negs_{name}_complexity_4.csv"
         write_csv(tmp_path / "crepe" / "prod_hard_negatives" / file, crepe_row())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from build.photos import write_noise
 from compoclip import cluster
 from compoclip.cli.main import main
 from compoclip.cluster import Needs, RayWorkers
@@ -25,7 +26,6 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation import ModelEncoder
 from compoclip.search import PhotoIndex, index_photos, read_index
 from compoclip.search.photos import EncodedPhotos, _encode
-from search_photos import photo
 from test_data_pack import bytes_of, write_rows
 
 PHOTOS, BATCH = 40, 2  # three tasks: each is eight batches
@@ -60,7 +60,7 @@ def mark(two_workers: Path) -> Path:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
     for number in range(PHOTOS):
-        photo(folder / f"{number:02d}.png", number)
+        write_noise(folder / f"{number:02d}.png", number)
     (folder / "03.png").write_bytes(b"torn")
     return folder
 

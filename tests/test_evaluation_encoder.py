@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from build.photos import encode, noise
+from build.photos import encode, noise, write_noise
 from build.tables import write_parquet, write_tar, write_text, write_zip
 from compoclip.benchmarks.case import Cases, ImageRef
 from compoclip.benchmarks.registry import load_benchmark
@@ -46,7 +46,7 @@ def refs(tmp_path: Path) -> list[ImageRef]:
     images = []
     for k in range(7):
         path = tmp_path / f"{k}.{'png' if k % 2 else 'jpg'}"
-        noise(k, (70 - 5 * k, 40 + k)).save(path)
+        write_noise(path, k, (70 - 5 * k, 40 + k))
         box = (3.0, 4.0, 33.0, 39.0)
         images += [ImageRef(path), ImageRef(path, box), ImageRef(path, squash=True)]
     return images

@@ -191,7 +191,7 @@ TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     ),
     "another name": (
         lambda t: column(t, "item", pa.array(["renamed", *t["item"].to_pylist()[1:]])),
-        "are both complete, but their items differ",
+        "both complete, but their items differ, e.g. 'object/0'; evaluate base and fsc-clip again",
     ),
     "other names": (
         lambda t: column(t, "item", pa.array([f"n{k}" for k in range(t.num_rows)])),

@@ -20,12 +20,11 @@ from compoclip.benchmarks.solvability import rules_of_thumb
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ImageReader
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.preprocess import Preprocess
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.sampling import draw_scene
 from compoclip_world.scene import WorldConfig
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import FakeEncoder, results_of
 from lab_helpers import box_of, coco
 
 SPEC = str(Path(__file__).parents[1] / "lab" / "own_boxes.py")
@@ -190,7 +189,7 @@ def test_real_photos(shared_data: Path, tmp_path: Path, read: Callable[..., Benc
     benchmark = read(*rows, images=photos)
     assert benchmark.content.counts() == {"left_right": 24, "left_right_pairs": 12}
     assert present(benchmark)[1] == ()
-    (result,) = evaluate("m", Seeing(), [benchmark], tmp_path / "out", Options(resamples=20))
+    result = results_of(benchmark, tmp_path / "out", Seeing(), allow_partial=False)
     assert (result.headline, result.aggregates["accuracy"].n) == ("accuracy", 24)
     assert result.aggregates["group"].chance == pytest.approx(1 / 6)
 

@@ -14,8 +14,7 @@ from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.solvability import rules_of_thumb
 from compoclip.errors import UsageError
-from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import results_of
 
 FILE = Path(__file__).parents[1] / "lab" / "own_captions.py"
 HALF = f"{FILE}:half_truth_own"
@@ -136,6 +135,6 @@ def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
     assert present(benchmark)[1] == ()
     assert len({case.id for case in benchmark.content}) == len(benchmark.content)
     assert not audit(benchmark, decoding=True).faulty
-    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", Options(resamples=20))
+    result = results_of(benchmark, tmp_path / "out", allow_partial=False)
     assert not result.partial
     assert result.aggregates["ht"].n == sum(benchmark.content.counts().values())

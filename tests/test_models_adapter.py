@@ -30,8 +30,8 @@ from compoclip.models.formats.adapters import (
     read_adapter_record,
     save_adapter,
 )
-from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
-from models_thin import pixels
+from compoclip.models.lora import Lora, attach_lora, merge_lora
+from models_thin import fill_adapters, pixels
 from train_helpers import FEW, write_config
 
 
@@ -59,10 +59,7 @@ def write_adapter(base: LoadedModel, folder: Path, lora: Lora | None = None) -> 
     lora = lora or Lora()
     network = base.encoder.model
     attach_lora(network, lora)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in lora_parameters(network):
-            parameter.normal_(0, 0.3, generator=generator)
+    fill_adapters(network)
     save_adapter(base, lora, folder, provenance={"method": "test"})
     return folder
 

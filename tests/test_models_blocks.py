@@ -18,7 +18,7 @@ from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.text_plan import PackedTokens, TextPlanner, choose_buckets
-from models_thin import END, START, config, pixels, token_ids
+from models_thin import END, START, config, pixels, shake, token_ids
 
 LENGTHS = [7, 3, 20, 12, 7, 2, 9, 3, 15]
 KINDS: dict[str, dict[str, Any]] = {
@@ -31,11 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def shaken(cfg: dict[str, Any]) -> DualEncoder:
     """An encoder whose biases and norms are not all 0 and 1."""
     encoder = DualEncoder(build_model(cfg, 0)).train()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            if parameter.ndim == 1:
-                parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
+    shake(encoder, torch.Generator().manual_seed(1))
     return encoder
 
 

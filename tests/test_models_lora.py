@@ -24,7 +24,7 @@ from compoclip.models.lora import (
     merge_lora,
     merged,
 )
-from models_thin import config, pixels, timm_config, token_ids
+from models_thin import config, fill_adapters, pixels, timm_config, token_ids
 
 IDS = token_ids([5, 9, 20, 7, 3, 9])
 RESNET = {"layers": [1, 1, 1, 1], "width": 8, "head_width": 16, "image_size": 32}
@@ -38,14 +38,6 @@ def features(encoder: DualEncoder, local: bool = False) -> Features:
 def difference(one: Features, other: Features) -> float:
     pairs = ((one.image, other.image), (one.text, other.text))
     return max(float((a - b).abs().max()) for a, b in pairs)
-
-
-def shake(network: nn.Module) -> None:
-    """Give every A and B values as if trained."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in lora_parameters(network):
-            parameter.normal_(0, 0.2, generator=generator)
 
 
 def only_adapters_learn(network: nn.Module) -> None:
@@ -77,7 +69,7 @@ def test_training_starts_from_the_base_and_merging_changes_nothing(lora: Lora) -
     base = features(encoder, local=True)
     targets = attach_lora(network, lora)
     assert difference(features(encoder, local=True), base) <= 1e-6
-    shake(network)
+    fill_adapters(network)
     unmerged = features(encoder, local=True)
     own = network.encode_image(pixels(count=3))  # open_clip's own path
     assert difference(unmerged, base) > 1e-2
@@ -133,7 +125,7 @@ def test_convolution_and_custom_blocks_merge_too() -> None:
         targets = attach_lora(network, Lora(targets="+conv"))
         assert targets[-1].a_shape == (4 * 8, 3 * 8)
         assert targets[-1].b_shape == (32 * 8, 4 * 8)
-        shake(network)
+        fill_adapters(network)
         unmerged = features(encoder)
         merge_lora(network)
         assert difference(features(encoder), unmerged) <= 1e-5
@@ -164,7 +156,7 @@ def test_gradients_of_adapters_are_those_of_the_formula(recompute: bool) -> None
     encoder = DualEncoder(network).train()
     lora = Lora(rank=3, alpha=2.0)
     attach_lora(network, lora)
-    shake(network)
+    fill_adapters(network)
     only_adapters_learn(network)
     encoder.set_grad_checkpointing(recompute)
 
@@ -201,7 +193,7 @@ def test_adapters_are_added_in_full_precision_under_autocast() -> None:
     """bfloat16 would lose changes below 2^-9 of a weight."""
     network = build_model(config())
     attach_lora(network, Lora(towers="text"))
-    shake(network)
+    fill_adapters(network)
     layer = network.transformer.resblocks[0].mlp.c_fc
     full = layer.weight.clone()
     with torch.autocast("cpu", torch.bfloat16):

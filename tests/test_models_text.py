@@ -12,7 +12,7 @@ from compoclip.errors import CompoclipError
 from compoclip.models import blocks, text_tower
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
-from models_thin import END, config, token_ids
+from models_thin import END, config, shake, token_ids
 
 LENGTHS = [7, 3, 20, 12, 7, 2, 9, 3, 15]
 
@@ -41,10 +41,7 @@ FULL: dict[str, dict[str, Any]] = {
 
 def encoder_of(cfg: dict[str, Any]) -> DualEncoder:
     encoder = DualEncoder(build_model(cfg))
-    for parameter in encoder.parameters():  # biases and norms start at 0 and 1: make them matter
-        if parameter.ndim == 1:
-            noise = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1))
-            parameter.data += 0.2 * noise
+    shake(encoder, torch.Generator().manual_seed(1))
     return encoder
 
 

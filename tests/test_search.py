@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from build.photos import write_noise
 from build.tables import write_csv, write_tar, write_text
 from compoclip.analysis.maps import image_patches
 from compoclip.cli.main import main
@@ -38,7 +39,7 @@ from compoclip.search import (
 )
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import list_photos
-from search_photos import changes, indexed, photo
+from search_photos import changes, indexed
 
 # --- The index. ---
 
@@ -66,10 +67,10 @@ def test_only_what_changed_is_encoded_anew(
     with patch.object(ModelEncoder, "encode_images", autospec=True, side_effect=encode) as encoded:
         assert changes(indexed(photos, encoder, out)) == (0, 5, 0)
         encoded.assert_not_called()
-        photo(photos / "1.png", 77)
+        write_noise(photos / "1.png", 77)
         os.utime(photos / "1.png", ns=(1, 1))
         (photos / "2.png").unlink()
-        photo(photos / "a.png", 78)
+        write_noise(photos / "a.png", 78)
         index = indexed(photos, encoder, out)
         assert [len(call.args[1]) for call in encoded.mock_calls] == [2]
     assert changes(index) == (2, 3, 1)
@@ -83,7 +84,7 @@ def test_bytes_decide_whether_a_photo_has_changed(
 ) -> None:
     out = tmp_path / "index"
     for number in range(2):
-        photo(photos / f"{number}.bmp", number)  # of one size
+        write_noise(photos / f"{number}.bmp", number)  # of one size
     indexed(photos, encoder, out)
     one, other = (photos / f"{number}.bmp" for number in range(2))
     status, content = one.stat(), one.read_bytes()
@@ -108,7 +109,7 @@ def test_unreadable_photos_are_named_and_all_files_are_counted(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     for name in ("@eaDir/0.png", "__MACOSX/._0.png", "drafts/0.png"):
-        photo(photos / name, 9)
+        write_noise(photos / name, 9)
     (photos / "deep" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
     os.mkfifo(photos / "pipe.jpg")
     index = indexed(photos, encoder, tmp_path / "index", exclude=("drafts",))
@@ -301,7 +302,7 @@ def test_options_mean_for_folders_of_photos_what_they_mean_for_tables(
     options: dict[str, Any], expected: int, tmp_path: Path
 ) -> None:
     for number, split in enumerate(["train2017"] * 10 + ["test", "val2017"]):
-        photo(tmp_path / split / f"{number}.png", number)
+        write_noise(tmp_path / split / f"{number}.png", number)
     write_text(tmp_path / "metadata.jsonl", '{"file_name": "test/10.png", "text": "a"}')
     photos = list_photos(Request(str(tmp_path), **options))
     assert len({*photos.names}) == len(photos.stamps) == expected
@@ -311,7 +312,7 @@ def test_options_mean_for_folders_of_photos_what_they_mean_for_tables(
 
 def test_a_hash_splits_folders_of_photos_as_it_splits_tables(tmp_path: Path) -> None:
     for number in range(40):
-        photo(tmp_path / "photos" / f"{number}.png", number)
+        write_noise(tmp_path / "photos" / f"{number}.png", number)
     names = [f"{number}.png" for number in range(40)]
     table = write_csv(tmp_path / "t.csv", *({"image": name, "caption": "a"} for name in names))
     for share, seed in ((0.1, 0), (0.3, 0), (0.3, 1)):
@@ -323,7 +324,7 @@ def test_a_hash_splits_folders_of_photos_as_it_splits_tables(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("option", ["images", "image_column", "caption_column", "templates"])
 def test_folders_of_photos_refuse_the_options_of_captions(option: str, tmp_path: Path) -> None:
-    photo(tmp_path / "a.png", 0)
+    write_noise(tmp_path / "a.png", 0)
     value: Any = tmp_path if option == "images" else "{}"
     with pytest.raises(UsageError, match=f"take no --{option.replace('_', '-')};"):
         list_photos(Request(str(tmp_path), **{option: value}))
@@ -443,7 +444,7 @@ def test_nothing_matches_below_the_threshold(
     assert last.startswith("nothing matches: the best cosine is ")
     assert main(["search", str(out), "a mug", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["matches"] is False
-    photo(photos / "new.png", 20)
+    write_noise(photos / "new.png", 20)
     assert main(make) == 0
     assert read_index(out).about["calibration"] is None
 
@@ -482,7 +483,7 @@ def test_moved_and_changed_photos_are_noticed(
 ) -> None:
     out = str(tmp_path / "photos.index")
     assert main(["index", str(photos), "--model", str(world / "base"), "--out", out]) == 0
-    photo(photos / "0.png", 70)
+    write_noise(photos / "0.png", 70)
     (photos / "1.png").unlink()
     capsys.readouterr()
     assert main(["search", out, "a mug"]) == 0
@@ -526,7 +527,7 @@ def test_wrong_requests_end_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    photo(Path("full/a.png"), 0)
+    write_noise(Path("full/a.png"), 0)
     Path("empty").mkdir()
     Path("file").touch()
     write_text(Path("table", ABOUT), "{}")

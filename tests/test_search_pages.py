@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from build.photos import write_noise
 from build.tables import write_text
 from compoclip.benchmarks.case import ImageRef, Retrieval
 from compoclip.cli.main import main
@@ -20,12 +21,12 @@ from compoclip.models import load_model
 from compoclip.search import PhotoIndex, before_after, index_page, index_photos, look_up, search
 from compoclip.search.page import scores_explained
 from compoclip.web import Playground, Server, Service, model_site, play_site
-from search_photos import indexed, photo
+from search_photos import indexed
 from web_client import ask, encoded, post
 
 
 def test_a_page_needs_no_other_file(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
-    photo(photos / "<b>&.png", 9)
+    write_noise(photos / "<b>&.png", 9)
     index = indexed(photos, encoder, tmp_path / "index")
     (photos / "0.png").unlink()
     answers = search(index, encoder, ["<script>alert(1)</script>"])
@@ -197,7 +198,7 @@ def test_the_page_is_opened_and_may_fail(
 def test_equal_scores_count_against_the_photo_of_a_caption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = tuple(ImageRef(photo(tmp_path / f"{k}.png", k)) for k in range(4))
+    images = tuple(ImageRef(write_noise(tmp_path / f"{k}.png", k)) for k in range(4))
     photos = Retrieval(images, ("a dog", "a cat"), ((0, 0), (1, 0), (3, 1)))
     features = np.array([[0.5, 0.1], [0.2, 0.9], [0.5, 0.9], [0.7, 0.9]], dtype=np.float32)
     texts = np.eye(2, dtype=np.float32)

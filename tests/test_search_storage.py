@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from build.photos import write_noise
 from compoclip import errors
 from compoclip.cli.main import main
 from compoclip.data.vectors import Quantised, nearest
@@ -25,7 +26,7 @@ from compoclip.search.index import FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
 from compoclip.search.query import text_encoder
-from search_photos import changes, indexed, photo, stopped_after
+from search_photos import changes, indexed, stopped_after
 
 needs_lancedb = pytest.mark.skipif(find_spec("lancedb") is None, reason="LanceDB is not installed")
 QUERIES = ["a red star", "a blue mug", "a street without cars"]
@@ -89,7 +90,7 @@ def test_an_index_of_eight_bits_is_continued_as_one(
     assert cosines.min() > 0.999
     assert hits(read, encoder) == hits(index, encoder)
     (photos / "2.png").unlink()
-    photo(photos / "a.png", 78)
+    write_noise(photos / "a.png", 78)
     again = indexed(photos, encoder, tmp_path / "index")
     assert (again.vectors, changes(again)) == ("int8", (1, 4, 1))
     fresh = indexed(photos, encoder, tmp_path / "fresh", vectors="int8")
@@ -240,7 +241,7 @@ def test_a_table_gives_the_results_of_a_file(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     for number in range(20, 60):
-        photo(photos / "more" / f"it's {number}.png", number)
+        write_noise(photos / "more" / f"it's {number}.png", number)
     plain = indexed(photos, encoder, tmp_path / "plain")
     table = indexed(photos, encoder, tmp_path / "table", to="lancedb")
     for index in (table, read_index(tmp_path / "table")):
@@ -267,9 +268,9 @@ def test_a_table_is_brought_up_to_date(photos: Path, encoder: ModelEncoder, tmp_
     before = indexed(photos, encoder, out, to="lancedb")
     assert changes(before) == (5, 0, 0)
     assert changes(indexed(photos, encoder, out)) == (0, 5, 0)
-    photo(photos / "1.png", 77)
+    write_noise(photos / "1.png", 77)
     (photos / "2.png").unlink()
-    photo(photos / "a.png", 78)
+    write_noise(photos / "a.png", 78)
     (photos / "0.png").touch()  # another time, the same bytes
     index = indexed(photos, encoder, out)
     plain = indexed(photos, encoder, tmp_path / "plain")

@@ -35,7 +35,7 @@ from compoclip.models.plain_text import PlainText, PlainTower, mapped
 from compoclip.search import PhotoIndex, read_index
 from compoclip.search.nearest import _changed_words, _kind
 from compoclip.search.query import text_encoder
-from models_thin import config, only_known
+from models_thin import config, only_known, shake
 from search_photos import indexed, write_photos
 from train_helpers import new_model, write_data
 
@@ -54,10 +54,7 @@ TEXTS = [
 def saved(cfg: dict[str, Any], folder: Path, dtype: str = "float32") -> LoadedModel:
     """A model on the disk whose biases and norms are not 0 and 1."""
     loaded = create_model(ModelConfig(cfg))
-    generator = torch.Generator().manual_seed(1)
-    for parameter in loaded.encoder.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.2 * torch.rand(parameter.shape, generator=generator)
+    shake(loaded.encoder, torch.Generator().manual_seed(1))
     save_model(loaded, folder, dtype=dtype)
     return load_model(folder)
 

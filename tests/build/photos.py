@@ -39,6 +39,13 @@ def noise(number: int, size: tuple[int, int] = (24, 20)) -> Image.Image:
     return Image.fromarray(values)
 
 
+def write_noise(path: Path, number: int, size: tuple[int, int] = (24, 20)) -> Path:
+    """Write `noise` in the format of its ending, with the folder it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise(number, size).save(path)
+    return path
+
+
 def smooth(width: int, height: int) -> Image.Image:
     """Return something smooth with an edge, as photos are."""
     y, x = np.mgrid[:height, :width]

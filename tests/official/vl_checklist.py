@@ -35,23 +35,18 @@ _PLACED = {"center": (0.0, _NEAR), "mid": (_NEAR, _FAR), "margin": (_FAR, 1.0)}
 _SEVERAL = {"objects": (0.0, 0.6, 0.3, 0.1), "patterned": 0.6, "inside": 0.2, "occlusion": 0.2}
 
 
-def _only(edit: Edit, wanted: Callable[[NounPhrase], bool]) -> Edit:
-    """An edit of those forms only that hold a noun phrase of the wanted sort."""
+def _relations(*names: str) -> Edit:
+    """Other relations, in those forms only that hold one of these."""
 
     def edited(form: Form) -> Iterable[Form]:
-        nodes = edits.nodes_of(form)
-        if any(isinstance(node, NounPhrase) and wanted(node) for node in nodes):
-            yield from edit(form)
+        phrases = (node for node in edits.nodes_of(form) if isinstance(node, NounPhrase))
+        said = {each.name for p in phrases for each in p.modifiers if isinstance(each, Relation)}
+        if said.intersection(names):
+            yield from edits.replacements_of_relations(form)
 
     return edited
 
 
-def _relates(*names: str) -> Callable[[NounPhrase], bool]:
-    return lambda phrase: any(isinstance(m, Relation) and m.name in names for m in phrase.modifiers)
-
-
-_SPATIAL = ("left", "right", "above", "below")
-_TURNED = ("inside", "around", "front", "behind")
 _VALUED = ("object", "predicate")
 _TASKS: dict[str, tuple[tuple[str, ...], Edit]] = {
     "attribute_action": (("position",), edits.replacements_of_positions),
@@ -59,14 +54,8 @@ _TASKS: dict[str, tuple[tuple[str, ...], Edit]] = {
     "attribute_material": (_VALUED, partial(edits.replacements_of_values, family="pattern")),
     "attribute_size": (_VALUED, partial(edits.replacements_of_values, family="size")),
     "attribute_state": (("background",), edits.replacements_of_backgrounds),
-    "relation_action": (
-        ("relation",),
-        _only(edits.replacements_of_relations, _relates(*_TURNED)),
-    ),
-    "relation_spatial": (
-        ("relation",),
-        _only(edits.replacements_of_relations, _relates(*_SPATIAL)),
-    ),
+    "relation_action": (("relation",), _relations("inside", "around", "front", "behind")),
+    "relation_spatial": (("relation",), _relations("left", "right", "above", "below")),
 }
 """Sub-task -> the caption types it starts from, and its edit."""
 
