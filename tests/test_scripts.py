@@ -197,7 +197,9 @@ def test_the_table_has_every_recipe(glance: str) -> None:
     assert published[2][0] == "CLIP"
     assert ["cs-clip", "86.9 C"] in [row[:2] for row in published]
     text = at_a_glance([load_recipe(name)() for name in ("fsc-clip", "clip")])
-    assert [row[0] for row in rows(text, "Published numbers")[2:]] == ["CLIP", "fsc-clip"]
+    names = [row[0] for row in rows(text, "Published numbers")]
+    assert names == ["", "---", "CLIP", "fsc-clip"] * 3
+    assert max(map(len, rows(text, "Published numbers"))) == 6
 
 
 def test_every_published_number_has_a_source() -> None:

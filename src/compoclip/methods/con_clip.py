@@ -37,7 +37,7 @@ def con_clip(
         negatives: given takes the data's negations; crepe-negate makes them by rule.
         distractors: given takes the data's neg_image; mined takes one of the three nearest other
             images by the model's features before training.
-        distractor_weight: w.
+        distractor_weight: Weight w of the distractors; 0 leaves them out.
     """
     loss = partial(conclip_loss, distractor_weight=distractor_weight)
     return Method(

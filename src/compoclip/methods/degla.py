@@ -54,7 +54,7 @@ def degla(
         text_weight: Weight of captions against their negatives; 0 leaves it out.
         distill_weight: Weight of the distance to the teacher; 0 leaves it out.
         decay: Decay of the teacher's moving average; 1 freezes it.
-        text_scale: a.
+        text_scale: Scale a of the contrast among texts.
         tgc_mask: Negatives of a caption in the text contrast: own are made from it, tiled are other
             captions' as in the released code; for comparison only.
         distill: mean over the embeddings of a batch; sum divides by 1,536, the embeddings of a

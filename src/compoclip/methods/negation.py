@@ -69,8 +69,8 @@ def neg_mcq(
         statements: made adds ", but no {object}" to captions and makes rule-based options: a
             negated thing that is there, a thing that is absent, a replaced word. given takes both
             from the data.
-        contrast_weight: alpha.
-        choice_weight: beta.
+        contrast_weight: Weight alpha of the contrast.
+        choice_weight: Weight beta of the multiple choice.
     """
     terms = (
         LossTerm("clip", clip_loss, weight=contrast_weight),
@@ -170,8 +170,8 @@ def omni_negclip(
     Args:
         statements: made negates a thing of the caption, and adds an absent object to it, by rule;
             given takes both from the data.
-        absence_weight: w; 0 leaves absent objects out.
-        margin: m.
+        absence_weight: Weight w of the terms with absent objects; 0 leaves absent objects out.
+        margin: Margin m between a caption and its copy with an absent object, in cosines.
         front: Share of the blocks of the text tower that learn, from the first one on.
     """
     absence = partial(

@@ -67,7 +67,7 @@ def slipform(*, ratings: FileName = "", margin: float = 0.05) -> Method:
         ratings: CSV or tab-separated file with the columns Word and Conc.M (concreteness from 1 to
             5), such as Brysbaert et al. (2014). Without one c is a guess by the kind of word: 1 for
             things, 0.75 for properties, 0.5 for relations.
-        margin: m, in units of cosines; 0 is `negclip` on these negatives.
+        margin: Margin m in units of cosines; 0 is `negclip` on these negatives.
     """
     if not 0 <= margin <= 2:
         raise UsageError(f"--margin {margin:g}: must lie between 0 and 2, as cosines do")
