@@ -205,8 +205,8 @@ def test_answers_of_an_earlier_version_are_called_so(
     """It recorded no hash of the photo."""
     folder, out = draw(tmp_path / "photos", 3), tmp_path / "c.jsonl"
     assert run(folder, out, coca, "--max-tokens=8") == 0
-    before, answers = lines(out), Outputs(out).answers
-    records = [{k: v for k, v in row.items() if k != "photo"} for row in lines(answers)]
+    before, answers = read_jsonl(out), Outputs(out).answers
+    records = [{k: v for k, v in row.items() if k != "photo"} for row in read_jsonl(answers)]
     write_jsonl(answers, records)
     settings = settings_path(answers)
     made_from = json.loads(settings.read_text())
@@ -218,7 +218,7 @@ def test_answers_of_an_earlier_version_are_called_so(
     assert f"{answers}: {anew}" in said.err
     assert "damaged" not in said.err
     assert "were there" not in said.out
-    assert lines(out) == before
+    assert read_jsonl(out) == before
     assert run(folder, out, coca, "--max-tokens=8") == 0
     said = capsys.readouterr()
     assert "earlier version" not in said.err

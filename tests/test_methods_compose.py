@@ -294,7 +294,7 @@ def test_a_method_tells_where_paper_and_released_code_differ(
         "  lora_init zero (released: xavier_ab)",
     } <= {*lines}
     why = lines[lines.index("  weights stated (released: effective)") + 1]
-    assert why.startswith("      The formula's;")
+    assert why.startswith("      These are the weights of the formula.")
 
 
 OWN = METHOD.replace("Optim, recipe", "Optim, recipe, variant")

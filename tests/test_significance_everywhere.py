@@ -37,7 +37,8 @@ SIX_OF_TWO = (*range(50), 50, 60, 70, 51, 61, 71)
 SHAPES = {
     "a clear gain": Shape(100, 100, range(40), range(80), "higher"),
     "a clear loss": Shape(100, 100, range(80), range(40), "lower"),
-    "no change at all": Shape(100, 100, range(50), range(50), "equivalent within 1 point"),
+    "no change of 100 photos": Shape(100, 100, range(50), range(50), "not significant"),
+    "no change of 400": Shape(400, 400, range(200), range(200), "equivalent within 1 point"),
     "as many other items": Shape(100, 100, range(50), range(50, 100), "not significant"),
     "a gain of five items": Shape(100, 100, range(50), range(55), "not significant"),
     "a gain of six items": Shape(100, 100, range(50), range(56), "higher"),
