@@ -320,7 +320,7 @@ def test_labels_beyond_the_names_of_a_published_set(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ({"picture": [b"x"], "label": [0]}, "no image column found; name it with image_column="),
-        ({"image": [b"x"], "kind": [0]}, "1 x sample without a label.; call the column of labels label"),
+        ({"image": [b"x"], "kind": [0]}, "1 x sample without a label.; call the column of labels"),
         ({"image": [b"x"], "label": [[]]}, "1 x sample without a label"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
         (b"PAR1", "not a whole Parquet file"),

@@ -164,6 +164,7 @@ def test_search_and_score_what_was_found(browser: Browser, searching: Server, wi
     page.on("console", lambda message: logged.append(message.text))
     page.goto(searching.url)
     page.click("nav >> text=Search photos")
+    page.locator("#query:focus").wait_for()  # else the page asks for what the test has
     page.fill("#query", "red")
     page.press("#query", "Enter")
     pictures = page.locator(".found img")
@@ -173,6 +174,7 @@ def test_search_and_score_what_was_found(browser: Browser, searching: Server, wi
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     first = page.locator(".found figcaption").first.inner_text()
     assert "a red square" in first
+    page.locator("#query:focus").wait_for()
     page.fill("#query", "blue")  # the next query
     page.click("form button")
     page.wait_for_url("**/search?q=blue")
