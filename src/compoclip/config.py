@@ -231,14 +231,19 @@ def require_with(options: object, other: str, *names: str) -> None:
         refuse(options, names, needs=f"--{other.replace('_', '-')}")
 
 
-def refuse(options: object, names: Iterable[str], *, needs: str = "", beside: str = "") -> None:
-    """Raise UsageError for each of these options whose value is not its default: they have a use
-    with `needs` only, or none with `beside`."""
-    for option in map(options_of(type(options)).__getitem__, names):
+def refuse(
+    options: object, names: Iterable[str], *, needs: str = "", unused_with: str = ""
+) -> None:
+    """Raise UsageError for each of these options whose value is not its default.
+
+    needs: what they have a use with. unused_with: what they have none with.
+    """
+    by_name = options_of(type(options))
+    for option in (by_name[name] for name in names):
         if getattr(options, option.name) != option.default:
-            shown = option.usage.metavar if option.usage.positional else option.flag
-            none = f"has no use with {beside}; leave it out"
-            raise UsageError(f"{shown} goes with {needs}" if needs else f"{shown} {none}")
+            flag = option.usage.metavar if option.usage.positional else option.flag
+            remedy = f"has no use with {unused_with}; leave it out"
+            raise UsageError(f"{flag} goes with {needs}" if needs else f"{flag} {remedy}")
 
 
 def require_distinct(name: str, values: Sequence[object]) -> None:

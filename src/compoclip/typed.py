@@ -322,7 +322,7 @@ def _require_names(
             raise CompoclipError(f"{position}: no field {name!r}; {remedy}")
 
 
-def _require_known(given: Iterable[str], names: Collection[str], place: str, remedy: str) -> None:
-    for name in given:
+def _require_known(stated: Iterable[str], names: Collection[str], place: str, remedy: str) -> None:
+    for name in stated:
         if name not in names:
             raise CompoclipError(f"{place}: unknown field {typed_repr(name)}; {remedy}")

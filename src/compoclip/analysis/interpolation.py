@@ -371,7 +371,7 @@ def study_towers(
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
         draws = sum(sign * samples[name][group] for name, sign in signs.items())
         photos = min(table[group].photos for table in scores.values())
-        interval = difference_interval(np.asarray(draws), photos, least=-2.0, most=2.0)
+        interval = difference_interval(np.asarray(draws), photos, lowest=-2.0, highest=2.0)
         interplay[group] = Estimate(value, *interval)
     return TowerStudy(groups, scores, differences, interplay)
 

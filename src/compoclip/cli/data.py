@@ -377,7 +377,7 @@ def pack_main(options: PackOptions) -> Outcome:
 
     require_engine(options.engine)
     if options.spec.keep:
-        config.refuse(options.spec, ("size", "quality"), beside="--keep")
+        config.refuse(options.spec, ("size", "quality"), unused_with="--keep")
     request = request_of(options.data, options)
     packed = pack(request, options.out, options.spec, spread, options.max_bad)
     text = (

@@ -90,7 +90,7 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     if options.sweep:
-        config.refuse(options, ("alpha",), beside="--sweep")
+        config.refuse(options, ("alpha",), unused_with="--sweep")
         config.require_with(options, "keep", "max_loss")
         return _sweep(options)
     if len(options.scope) > 1:

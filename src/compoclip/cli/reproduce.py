@@ -32,7 +32,9 @@ _OF_FULL_SCALE = ("captions", "images", "allow_partial", "url_base")
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     """List the tables, run one of them, or reproduce one model."""
     if options.list:
-        config.refuse(options, sorted(vars(options).keys() - {"list", "json"}), beside="--list")
+        config.refuse(
+            options, sorted(vars(options).keys() - {"list", "json"}), unused_with="--list"
+        )
         return _list()
     if not options.name:
         raise UsageError("name a paper or a model; compoclip reproduce --list shows the papers")

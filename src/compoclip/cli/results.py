@@ -120,7 +120,7 @@ def compare_main(options: CompareOptions) -> Outcome:
     """Print a table for each pair, and what they say."""
     config.require_with(options, "against", "allow_partial", "mteb")
     if options.against is not None:
-        config.refuse(options, ("details", "resamples", "seed"), beside="--against")
+        config.refuse(options, ("details", "resamples", "seed"), unused_with="--against")
         return _against(options, options.against)
     if len(options.results) < 2:
         inside = [folder for place in options.results for folder in sorted(place.glob("*/"))]

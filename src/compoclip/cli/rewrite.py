@@ -274,7 +274,7 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
     config.require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
-        config.refuse(options, ("max_bad",), beside="--to")
+        config.refuse(options, ("max_bad",), unused_with="--to")
         return _export(options, options.to)
 
     def make_job() -> RewriteJob:

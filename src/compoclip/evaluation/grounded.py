@@ -135,7 +135,7 @@ class Grounded:
         value = float(np.mean([column.credited for column in columns]))
         photos = min(column.photos for column in columns)
         draws = _mean_draws(np.stack([column.gains for column in columns]))
-        return Estimate(value, *difference_interval(draws, photos, least=0.0))
+        return Estimate(value, *difference_interval(draws, photos, lowest=0.0))
 
 
 def _mean_draws(gains: Values) -> Values:

@@ -148,20 +148,20 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 
 
 def difference_interval(
-    draws: Floats, photos: int, least: float = -1.0, most: float = 1.0
+    draws: Floats, photos: int, lowest: float = -1.0, highest: float = 1.0
 ) -> Interval:
     """Return the interval of a difference of scores: `percentile_interval`, or a wider one where
     all draws are alike.
 
     If every photo adds the same, as where two models are always right, resampling says nothing
-    about photos that were not measured. They may add anything from `least` to `most`, and their
+    about photos that were not measured. They may add anything from `lowest` to `highest`, and their
     share is at most Wilson's bound for none of `photos`.
     """
     low, high = percentile_interval(draws, photos)
     if low is None or high is None or high - low > _SAME:
         return low, high
     share = wilson(0, photos)[1]
-    return low - share * (low - least), high + share * (most - high)
+    return low - share * (low - lowest), high + share * (highest - high)
 
 
 def sign_flip(adds: Floats) -> float:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ABOUT = "compoclip-index.json"
 AGAIN = "delete it and run compoclip index again"
+_NOT_UNIT = f"a damaged index (a feature is not of unit length); {AGAIN}"
 _TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
 _WRITTEN = 1 << 14  # photos that are written at once
 _NAMED = 1000  # photos that one condition names
@@ -29,7 +30,7 @@ _SPARE = 16  # results more than wanted, for scores that differ in their last di
 def require_unit(vectors: Matrix, place: object) -> None:
     """Raise CompoclipError for vectors of an index that are not of unit length, such as those that
     a search returns or an update copies; place: of the index."""
-    require(are_unit(vectors), place, f"a damaged index (a feature is not of unit length); {AGAIN}")
+    require(are_unit(vectors), place, _NOT_UNIT)
 
 
 @contextmanager
@@ -107,8 +108,8 @@ class TableVectors:
                 query = (
                     query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
                 )
-                most = min(top + _SPARE, len(self))
-                ids, vectors = self._read(query.with_row_id(True).limit(most), most)
+                rows_read = min(top + _SPARE, len(self))
+                ids, vectors = self._read(query.with_row_id(True).limit(rows_read), rows_read)
             places = self._order[np.searchsorted(self._ids[self._order], ids)]
             products = np.vecdot(vectors, vector)
             best = np.lexsort((places, -products))[:top]
@@ -121,8 +122,7 @@ class TableVectors:
         rows = query.to_arrow()
         flat = rows["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = flat.reshape(-1, self.shape[1])
-        whole = len(vectors) == number
-        require_unit(vectors if whole else np.zeros((1, 1), np.float32), self._folder)
+        require(len(vectors) == number and are_unit(vectors), self._folder, _NOT_UNIT)
         return rows["_rowid"].to_numpy(), vectors
 
 
