@@ -254,6 +254,14 @@ def test_options_are_the_arguments_of_the_function(tmp_path: Path) -> None:
     assert moved.data_hash == CUPS.load(root).data_hash
 
 
+def test_types_of_options_are_known_when_the_function_runs() -> None:
+    def cases(data: Loading, *, most: "Absent" = 1) -> Iterator[Case]:  # type: ignore[name-defined]  # noqa: F821, UP037
+        yield from ()
+
+    with pytest.raises(UsageError, match="name 'Absent' is not defined; import it outside"):
+        CaseReader(CUPS.meta, cases).options  # noqa: B018
+
+
 def test_nothing_to_read_is_one_clear_line(tmp_path: Path) -> None:
     root = write_cups(tmp_path)
     with pytest.raises(UsageError, match="cups: no sub-task 'green'"):

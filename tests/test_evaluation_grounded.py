@@ -82,6 +82,9 @@ def test_blind_is_the_better_of_chance_and_the_blind_model(results: Measured) ->
     mean = gains.mean()
     assert (mean.value, mean.low, mean.high) == pytest.approx((0.3, even.gain.low, even.gain.high))
     assert gains.mean(others=True) is None
+    renamed = [replace(result, known_as="sugarcrepe") for result in results["model"]]
+    gains, _ = grounded(renamed, results["blind"])
+    assert gains.mean(others=True) == gains.mean()
 
 
 def test_a_model_below_blind_counts_as_zero_and_is_no_blind_reference(results: Measured) -> None:

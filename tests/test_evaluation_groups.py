@@ -193,6 +193,14 @@ def test_means_over_complete_suites_only(results: list[Results]) -> None:
     some = [each for each in results if each.benchmark != "zero_shot_mnist"]
     assert set(overall_groups(some)) == {"I2T Ret", "T2I Ret"}
     assert overall_groups(results[:3]) == {}
+    renamed = [
+        replace(result, benchmark=f"mine-{k}", known_as=result.benchmark)
+        for k, result in enumerate(results)
+    ]
+    again = group_scores(renamed, overall_groups(renamed), bootstrap=Bootstrap(50))
+    assert {name: score.value for name, score in again.items()} == {
+        name: score.value for name, score in found.items()
+    }
 
 
 CLIP = {

@@ -59,7 +59,8 @@ _DATA_OPTIONS = {
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """Return the keyword-only arguments of a function as options by name.
 
-    The options of `DataOptions` stand for an argument `reading`.
+    The options of `DataOptions` stand for an argument `reading`. Raises UsageError for a type that
+    the module of the function does not know when it runs; it need not import Path.
     """
     named = {
         name: parameter
@@ -68,7 +69,13 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     }
     of_data = _DATA_OPTIONS if named.pop(_READING, None) else {}
     stated = SimpleNamespace(__annotations__={name: p.annotation for name, p in named.items()})
-    kinds = get_type_hints(stated, function.__globals__, include_extras=True)
+    try:
+        kinds = get_type_hints(stated, function.__globals__, {"Path": Path}, include_extras=True)
+    except NameError as error:
+        raise UsageError(
+            f"{function.__module__}.{function.__name__}: the type of an option: {error}; import it "
+            "outside of TYPE_CHECKING"
+        ) from error
     return {name: Option(name, kinds[name], p.default) for name, p in named.items()} | of_data
 
 

@@ -141,7 +141,7 @@ def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader,
         raise UsageError(
             f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {choices}"
         )
-    typed(options, case_reader.options, f"{name}: ", "the benchmark")
+    typed(options, case_reader.options, f"benchmark {name}: ")
     case_reader.chosen(parts)
     return case_reader, parts
 

@@ -124,7 +124,7 @@ class Grounded:
         return [
             column
             for column in self.columns
-            if not column.apart and (not others or by_others(column.results.benchmark))
+            if not column.apart and (not others or by_others(column.results.reader_name))
         ]
 
     def mean(self, others: bool = False) -> Estimate | None:

@@ -319,8 +319,9 @@ _OVERALL = {  # title -> suite, and the sub-task whose R@1 counts in place of th
 
 def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
     """Return the means of `names.SUITES` of which one model has all benchmarks: headlines for
-    Comp and ZS, R@1 for I2T Ret and T2I Ret."""
-    named = by_benchmark(results)
+    Comp and ZS, R@1 for I2T Ret and T2I Ret. Of results of one benchmark under several names, the
+    first count."""
+    named = {result.reader_name: result for result in reversed(results)}
     groups: dict[str, Parts] = {}
     for title, (suite, way) in _OVERALL.items():
         members = [named.get(spec.replace(":", "_")) for spec in SUITES[suite]]
