@@ -15,10 +15,17 @@ from compoclip.evaluation.grounded import ground_all
 from compoclip.evaluation.groups import like_groups, skill_groups
 from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.statistics import Bootstrap
+from compoclip.models.names import BLIND
 from evaluation_helpers import choice_benchmark, measured, right_items
 from report_study import make_study
 
-RIGHT = {"base": (25, 30), "tuned": (45, 12), "same": (26, 30), "text only": (25, 45)}
+RIGHT = {
+    "base": (25, 30),
+    "tuned": (45, 12),
+    "same": (26, 30),
+    "text only": (25, 45),
+    "blind": (46, 25),
+}
 """How many of the 50 items of each sub-task a model has right."""
 
 
@@ -82,6 +89,18 @@ def test_the_mean_grounded_gain_comes_first(results: dict[str, list[Results]]) -
     said = sentences(base, grounded=ground_all({"base": base}, bootstrap=Bootstrap(300)))
     assert said[1].startswith("base: mean grounded gain 5.0 (95 % interval ")
     assert said[1].endswith(") above chance alone.")
+
+
+def test_a_gain_within_reach_without_an_image_is_called_so(
+    results: dict[str, list[Results]],
+) -> None:
+    base, tuned = results["base"], results["tuned"]
+    blind = [replace(result, identity={"architecture": BLIND}) for result in results["blind"]]
+    models = {"base": base, "tuned": tuned}
+    said = sentences(base, tuned, grounded=ground_all(models, blind, Bootstrap(300)))
+    assert not any("binding 50.0 -> 90.0" in line for line in said)
+    assert said[2].startswith("tuned: order 60.0 -> 24.0")
+    assert said[3] == "tuned: significant gains within reach without an image: binding."
 
 
 def test_sub_tasks_that_differ_are_said_one_by_one(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from compoclip.evaluation.tables import remarks
 from compoclip.report.findings import (
     direction,
     findings,
-    needs_image,
     overall_rows,
     score_lines,
     skill_rows,
@@ -166,7 +165,12 @@ def test_one_sentence_a_model_has_gain_and_cost(study):
     assert said.startswith("fsc-clip ")
     assert said.count(". ") == 0
     changes = study.skills.differences["fsc-clip"].values()
-    gains = [d for d in changes if direction(d) == "better" and needs_image(study, d)]
+    gains = [
+        d
+        for d in changes
+        if direction(d) == "better"
+        and study.grounded.needs_image(study.skills.groups[d.name], d.other)
+    ]
     best = max(gains, key=lambda d: d.difference)
     values = f"{best.name} ({percent(best.base)} to {percent(best.other)})"
     assert re.search(rf"gains( most)? in {re.escape(values)}", said)
@@ -190,9 +194,10 @@ def test_a_gain_that_needs_no_image_is_none(study):
         models = (replace(base, columns=columns), *study.grounded.models[1:])
         return replace(study, grounded=replace(study.grounded, models=models))
 
-    assert needs_image(study, change)
-    assert not needs_image(with_columns(apart="needs no image"), change)
-    assert not needs_image(with_columns(blind=change.other), change)
+    group = study.skills.groups[change.name]
+    assert study.grounded.needs_image(group, change.other)
+    for columns in ({"apart": "needs no image"}, {"blind": change.other}):
+        assert not with_columns(**columns).grounded.needs_image(group, change.other)
     assert change.name not in findings(with_columns(blind=change.other))["fsc-clip"]
 
 

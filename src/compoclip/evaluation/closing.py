@@ -39,7 +39,8 @@ def closing_sentences(
 
     Of one model: its mean grounded gain, and its scores against chance by the test of `compare`. Of
     several: for every model but `base` the change of the mean grounded gain, the largest
-    significant gain and loss among skills (`like_groups`), and the changes in compositionality,
+    significant gain that needs the image and the largest significant loss among skills
+    (`like_groups`), the gains that are in reach without it, and the changes in compositionality,
     zero-shot accuracy and both directions of every retrieval benchmark, on the benchmarks that it
     shares with the base. p-values are corrected over the skills, or over means and directions, of
     all models.
@@ -159,17 +160,27 @@ def _changes(
     grounded: GroundedModels | None,
 ) -> list[str]:
     """Return the sentences on every model but the base."""
-    skills, means = [], []
+    of_skills, skills, means = [], [], []
     for results in others.values():
         names = {result.benchmark for result in results}
         common = [result for result in base if result.benchmark in names]
         probing = [_probing(common), _probing(results)]
-        skills.append(group_differences(common, results, like_groups(probing), bootstrap))
+        groups = like_groups(probing)
+        of_skills.append(groups)
+        skills.append(group_differences(common, results, groups, bootstrap))
         means.append(group_differences(common, results, _means(common), bootstrap))
     sentences = []
-    for model, changed, overall in zip(others, together(skills), together(means)):
+    for model, groups, changed, overall in zip(
+        others, of_skills, together(skills), together(means)
+    ):
         judged = sorted((d for d in changed if d.significant), key=lambda d: d.difference)
-        named = {d.name: d for d in (*judged[-1:], *judged[:1])}
+        needless = [
+            d.name
+            for d in judged
+            if d.difference > 0 and grounded and not grounded.needs_image(groups[d.name], d.other)
+        ]
+        telling = [d for d in judged if d.name not in needless]
+        named = {d.name: d for d in (*telling[-1:], *telling[:1])}
         gain = grounded and grounded.differences.get(model)
         texts = [change_text(gain)] if gain else []
         if changed and not judged:
@@ -177,6 +188,10 @@ def _changes(
             nothing = "no significant change on" if tested else "too few photos to judge"
             texts.append(f"{nothing} any of {counted(len(changed), 'skill')}")
         texts += [change_text(d) for d in named.values()]
+        if needless:
+            texts.append(
+                f"significant gains within reach without an image: {abridged(needless, _MOST)}"
+            )
         by_lead: dict[str, list[str]] = {}
         for d in overall:  # the two directions of a retrieval benchmark share a sentence
             by_lead.setdefault(d.name.partition(", ")[0], []).append(change_text(d))

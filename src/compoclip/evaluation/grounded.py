@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -372,6 +372,16 @@ class GroundedModels:
         """Return what the gains are counted from, in words."""
         names = dict.fromkeys(name for one in self.models for name in one.blind)
         return f"the better of chance and {', '.join(names)}" if names else "chance alone"
+
+    def needs_image(self, parts: Iterable[ScorePart], score: float) -> bool:
+        """Return whether a mean score over sub-tasks is out of reach without an image: neither does
+        a blind model reach 85 % of all their items, nor as much on average."""
+        places = {(part.benchmark, part.name) for part in parts}
+        columns = [c for c in self.models[0].columns if (c.part.benchmark, c.part.name) in places]
+        return not columns or (
+            not all(column.apart for column in columns)
+            and score > float(np.mean([column.blind for column in columns]))
+        )
 
     def means(self, others: bool = False) -> dict[str, str]:
         """Return model -> its mean with interval and mark, "-" without a column that counts."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference
@@ -56,7 +54,12 @@ def _finding(study: Study, model: str) -> str:
     if len(few) == len(changes):
         return f"was measured on too few photos to judge it: fewer than {FEWEST}"
     by_size = sorted(changes.values(), key=lambda d: d.difference)
-    gains = [d for d in reversed(by_size) if direction(d) == BETTER and needs_image(study, d)]
+    gains = [
+        d
+        for d in reversed(by_size)
+        if direction(d) == BETTER
+        and study.grounded.needs_image(study.skills.groups[d.name], d.other)
+    ]
     losses = [d for d in by_size if direction(d) == WORSE]
     clauses = [_mean_clause(study.grounded.differences.get(model))]
     clauses.append(f"gains{_named(gains)}" if gains else "gains significantly nowhere")
@@ -83,20 +86,6 @@ def _named(differences: Sequence[Difference]) -> str:
     texts = [f"{d.name} ({percent(d.base)} to {percent(d.other)})" for d in differences[:_NAMED]]
     more = len(differences) - len(texts)
     return f"{' most' if more else ''} in {listed([*texts, f'{more} more'] if more else texts)}"
-
-
-def needs_image(study: Study, change: Difference) -> bool:
-    """Return whether the score of a group after a change is out of reach without an image."""
-    places = {(part.benchmark, part.name) for part in study.skills.groups[change.name]}
-    columns = [
-        column
-        for column in study.grounded.models[0].columns
-        if (column.part.benchmark, column.part.name) in places
-    ]
-    return not columns or (
-        not all(column.apart for column in columns)
-        and change.other > float(np.mean([column.blind for column in columns]))
-    )
 
 
 def hard_positive_verdicts(study: Study) -> dict[str, str]:
