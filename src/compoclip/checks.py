@@ -59,11 +59,13 @@ def _remedy(option: Option) -> str:
 
 
 def _file(path: Path | str, _: Any, option: Option) -> None:
-    require(Path(path).is_file(), path, f"no such file; {_remedy(option)}")
+    problem = "is a folder, not a file" if Path(path).is_dir() else "no such file"
+    require(Path(path).is_file(), path, f"{problem}; {_remedy(option)}")
 
 
 def _folder(path: Path, _: Any, option: Option) -> None:
-    require(path.is_dir(), path, f"no such folder; {_remedy(option)}", UsageError)
+    problem = "is a file, not a folder" if path.is_file() else "no such folder"
+    require(path.is_dir(), path, f"{problem}; {_remedy(option)}", UsageError)
 
 
 def _model_folder(path: Path, options: Any, option: Option) -> None:
