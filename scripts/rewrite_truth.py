@@ -64,7 +64,7 @@ class Judged:
 
 
 def judge_rewrites(captions: int, seed: int = 0, split: str = "val") -> dict[str, Judged]:
-    """What becomes of `captions` true captions of the world under each rewrite of one or of two."""
+    """Return the counts of every rewrite, tried on so many true captions of the world."""
     rewrites = {name: get_rewrite(name) for name in rewrite_names()}
     counts = {name: Judged(rewrite.keeps_meaning) for name, rewrite in rewrites.items()}
     pairs = counts[CROSS_SWAP] = Judged(keeps_meaning=False)

@@ -218,6 +218,8 @@ def test_the_rule_needs_its_axes() -> None:
     needs = f"--keep retrieval needs a benchmark of {RETRIEVAL.lower()}"
     with pytest.raises(UsageError, match=needs):
         choose(MEASURED, Rule("retrieval", 1))
+    with pytest.raises(UsageError, match="must not be negative"):
+        choose(MEASURED, Rule("zero-shot", -1))
 
 
 def test_shares_have_no_rounding_noise() -> None:

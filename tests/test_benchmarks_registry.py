@@ -352,6 +352,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
         ([cup_row(right=0.5)], {"truth": "right"}, "'right' 0.5 is no place among 3 candidates"),
         ([cup_row(a=0)], {"truth": "a", "texts": ["said.true"]}, "is no place among 1 candidate; "),
         ([cup_row(a=[])], {"texts": ["a.0"]}, "row 0: 'a': the list is empty; fetch"),
+        ([cup_row(a="x")], {"among": {"a": ["y", "z"]}}, "'a' 'x' is unknown; known: y, z"),
         ([cup_row(), cup_row()], {"key": "photo"}, "row 1: 'photo': 'http://x/1' occurs twice"),
         ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2"),
         ([cup_row(box=0)], {"box": ["box"] * 4}, "a box of 0 x 0 pixels is empty"),

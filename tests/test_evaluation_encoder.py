@@ -307,6 +307,22 @@ def test_bf16_is_close_and_kept_apart(
         assert ours.dtype == np.float32
 
 
+def test_results_name_a_lower_precision_and_are_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = choice_benchmark(tmp_path / "photos", n=6)
+    full, lower = FakeEncoder(), FakeEncoder()
+    lower.precision = "bf16"
+    identities, reused = [], []
+    for encoder in (full, lower, lower):
+        (result,) = evaluate("m", encoder, [benchmark], tmp_path, Options(resamples=20))
+        identities.append(result.identity)
+        reused.append("already measured" in capsys.readouterr().err)
+    assert "precision" not in identities[0]
+    assert identities[1:] == [{**identities[0], "precision": "bf16"}] * 2
+    assert reused == [False, False, True]
+
+
 def test_a_damaged_image_is_counted_once_whoever_reads(loaded: LoadedModel, tmp_path: Path) -> None:
     made = photos(tmp_path / "bad", ["a"])["a"]  # text, not a picture
     with pytest.raises(CompoclipError, match=r"a\.jpg: not an image .*--max-bad"):

@@ -26,6 +26,7 @@ from PIL import Image
 import compoclip
 from build.photos import encode, noise
 from compoclip.cli.main import main
+from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.web import Batcher, BatchSettings, Server, Service, model_site
@@ -445,6 +446,11 @@ def test_wrong_usage(bundled: LoadedModel, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["serve", "bundled", "--max-wait=nan"])
     assert "argument --max-wait: 'nan' is not a number" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="as many as the queue"):
+        Service("bundled", bundled, BatchSettings(queue=4))
+    for wrong in ({"size": 0}, {"queue": 0}, {"wait": -1.0}):
+        with pytest.raises(UsageError, match=r"batches: .* must (be at least 1|not be negative)"):
+            BatchSettings(**wrong)
 
 
 def test_ctrl_c_ends_it(

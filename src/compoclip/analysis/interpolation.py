@@ -36,6 +36,7 @@ from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.conversion import Scope, WiseLora, interpolate
 from compoclip.printed import Table
+from compoclip.typed import NonNegative, check_fields
 
 BASE, TUNED = "base", "tuned"
 Keep = Literal["zero-shot", "retrieval"]
@@ -207,7 +208,11 @@ class Rule:
     against the base."""
 
     keep: Keep
-    max_loss: float
+    max_loss: NonNegative
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a loss below 0."""
+        check_fields(self, "rule: ")
 
     def __str__(self) -> str:
         return (

@@ -18,7 +18,7 @@ from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import each_value, entries, files_of
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, closest, require, typed_repr
+from compoclip.errors import CompoclipError, UsageError, closest, require, typed_repr
 from compoclip.typed import Count
 
 Rows = Iterable[Row]
@@ -89,12 +89,14 @@ _LEAST = 20
 
 def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
     """Check labels, and find the folder that the address of a photo names."""
+    kinds: dict[Path, set[int]] = {}
     for row in rows:
         label = files.field(row.values, "label", row.location)
         good = not isinstance(label, bool) and label in (0, 1)
         row.require(good, f"'label' must be 0 or 1, not {typed_repr(label)}")
         row.truth = int(label)
         row.labels = {"label": "true" if label else "false"}
+        kinds.setdefault(row.path, set()).add(row.truth)
         if data.images is None:
             folder = PurePosixPath(row.text("image_link")).parent.name
             row.require(
@@ -103,6 +105,9 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
             )
             row.folder = f"{{images}}/{folder}"
         yield row
+    for path, truths in kinds.items():
+        if truths != {0, 1}:
+            raise CompoclipError(f"{path}: holds no true or no false statements; {files.OFFICIAL}")
 
 
 def vsr_rules(data: Loading) -> Rules:

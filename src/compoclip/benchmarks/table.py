@@ -376,6 +376,12 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
     places: dict[object, str] = {}
     for row in rows:
         table = row.table
+        for column, choices in table.get("among", {}).items():
+            value = row.text(column)
+            row.require(
+                value in choices,
+                f"{column!r} {value!r:.40} is unknown; known: {', '.join(choices)}",
+            )
         part = _part(row, parts)
         key = row.key
         if "key" in table:

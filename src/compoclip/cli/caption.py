@@ -112,8 +112,10 @@ _OF_PHOTOS = ("images", "batch_size")
 def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions or photos are left without an answer."""
     photos = options.task == PHOTOS
-    config.refuse(options, _OF_TEXTS if photos else (), unused_with=f"--task {PHOTOS}")
-    config.refuse(options, () if photos else _OF_PHOTOS, needs=f"--task {PHOTOS}")
+    if photos:
+        config.refuse(options, _OF_TEXTS, unused_with=f"--task {PHOTOS}")
+    else:
+        config.refuse(options, _OF_PHOTOS, needs=f"--task {PHOTOS}")
     config.require_with(options, "server", "key_env", "concurrency", "timeout", "retries")
     task = None if photos else load_task(options.task)
     from compoclip.language.rows import Outputs

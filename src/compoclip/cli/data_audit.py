@@ -98,8 +98,10 @@ def audit_main(options: AuditOptions) -> Outcome:
             training = (str(options.data),)
         else:
             loaded = [target.load() for target in chosen]
-    config.refuse(options, () if training else ("overlap",), needs="training data (--train)")
-    config.refuse(options, () if loaded else ("text_only",), needs="benchmarks: name them")
+    if not training:
+        config.refuse(options, ("overlap",), needs="training data (--train)")
+    if not loaded:
+        config.refuse(options, ("text_only",), needs="benchmarks: name them")
     from compoclip.data.sources.open import request_of
 
     requests = [request_of(spec, options) for spec in training]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from compoclip.config import InputFolder, Shown
 from compoclip.errors import CompoclipError
-from compoclip.typed import Count, Within
+from compoclip.typed import Count, Within, check_fields
 
 Needs = Literal["captions", "labels", "captions or labels", "photos"]
 """The content that a row needs, in addition to an image, to become a sample."""
@@ -73,6 +73,10 @@ class PackSpec:
     quality: Annotated[int, Within(1, 100)] = 90
     keep: bool = False
     shard_size: Count = 1000
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a setting out of its range."""
+        check_fields(self, "pack: ")
 
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all\b|[0-9.]*[0-9]\b|\"[^\"]*\"))?")

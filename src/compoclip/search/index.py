@@ -23,8 +23,15 @@ from compoclip.data.places import named_files
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require, require_package
 from compoclip.models.plain_text import PlainTower
-from compoclip.search import lance
-from compoclip.search.lance import ABOUT, AGAIN, TableVectors, TableWriter, read_table, save_about
+from compoclip.search.lance import (
+    ABOUT,
+    AGAIN,
+    TableVectors,
+    TableWriter,
+    read_table,
+    require_unit,
+    save_about,
+)
 from compoclip.typed import Natural, Within, build, require_kind
 
 if TYPE_CHECKING:
@@ -129,7 +136,7 @@ class PhotoIndex:
             raise CompoclipError(f"{origin}: {problem}; {AGAIN}")
         rows, scores = nearest(self.features, vectors, top)
         if not isinstance(self.features, TableVectors):  # which checks what it reads
-            lance.require_unit(self.features[np.unique(rows).tolist()], origin)
+            require_unit(self.features[np.unique(rows).tolist()], origin)
         return rows, scores
 
     def save(self, path: Path) -> None:
@@ -476,7 +483,7 @@ class _Update:
             assert self.old is not None  # it holds what is unchanged
             photo_rows, places = zip(*rows[start : start + _COPIED])
             features = self.old.features[list(places)]
-            lance.require_unit(features, self.out)
+            require_unit(features, self.out)
             yield photo_rows, features
 
 
@@ -577,7 +584,7 @@ def duplicates(index: PhotoIndex, threshold: float = 0.98) -> list[tuple[str, ..
     starts = range(0, len(features), block)
     pairs = []
     for start in track(starts, "comparing photos", len(starts), "blocks"):
-        lance.require_unit(features[start : start + block], "the index")
+        require_unit(features[start : start + block], "the index")
         for other in range(start, len(features), block):
             cosines = features[start : start + block] @ features[other : other + block].T
             pairs.append(np.argwhere(cosines >= threshold) + np.array([start, other]))

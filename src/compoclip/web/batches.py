@@ -21,6 +21,7 @@ import numpy as np
 from compoclip.console import counted
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
+from compoclip.typed import Count, NonNegative, check_fields
 from compoclip.web.app import HttpError
 
 
@@ -34,9 +35,13 @@ class BatchSettings:
         queue: Most texts and images of all open requests.
     """
 
-    size: int = 64
-    wait: float = 0.005
-    queue: int = 1024
+    size: Count = 64
+    wait: NonNegative = 0.005
+    queue: Count = 1024
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a setting out of its range."""
+        check_fields(self, "batches: ")
 
 
 class Encoding(NamedTuple):

@@ -47,6 +47,9 @@ class Service:
         settings: Settings of the batches.
         max_items: Most texts and images of one request.
         index: Photos to search, encoded by the model.
+
+    Raises:
+        UsageError: A request could hold more items than the queue.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class Service:
         index: PhotoIndex | None = None,
     ) -> None:
         settings = settings or BatchSettings()
+        if not 1 <= max_items <= settings.queue:
+            raise UsageError(f"a request holds 1 to {settings.queue} items, as many as the queue")
         self.name, self.max_items, self.index = name, max_items, index
         self.encoder = ModelEncoder(loaded)
         self.batcher = Batcher(self.encoder, settings)
