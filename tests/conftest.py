@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-import torch
-from hypothesis import settings
 
 from compoclip.workers import available_cores
-
-# A busy machine is no failure: no test is timed.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,12 +24,36 @@ if TYPE_CHECKING:
     from compoclip.search import PhotoIndex
 
 gc.disable()  # until everything is imported and collected, which stays
-torch.set_num_threads(1)
 os.fsync = lambda fd: None  # nothing takes the power away, and waiting for the disk takes long
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("COLUMNS", None)  # pytest-xdist states a width; tables are whole without one
 # Threads of several test processes would wait for one another on a small machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set what tests compute with, and import nothing where other processes run the tests."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import torch
+    from hypothesis import settings
+
+    torch.set_num_threads(1)
+    # A busy machine is no failure: no test is timed.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the files first, which are then compiled by one process and not by all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted(Path(__file__).parent.glob("test_*.py"))
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in files[number :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # comes again when it is collected
+            importlib.import_module(path.stem)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -61,6 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look at it again."""
     gc.freeze()
+    gc.set_threshold(20_000)  # what a test leaves takes little memory, and looking takes time
     gc.enable()
 
 
@@ -77,13 +98,10 @@ def pytest_runtest_logfinish() -> None:
         _looked_through[0] = gc.get_stats()[2]["collections"]
 
 
-def pytest_unconfigure() -> None:
-    """At the end it may: libraries complain of what is left."""
-    gc.unfreeze()
-
-
 def pytest_report_header() -> str:
     """Say what computes: rounding differs between kinds of processors."""
+    import torch
+
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -93,6 +111,8 @@ _READ = ("OMP_", "MKL_", "TORCH_", "CUDA_", "HF_", "XDG_", "RANK", "WORLD_", "LO
 
 def process_state() -> dict[str, object]:
     """Return what all tests of a process share and no test may leave changed."""
+    import torch
+
     backends: Any = torch.backends
     products = {backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision}
     environment = {name: value for name, value in os.environ.items() if name.startswith(_READ)}

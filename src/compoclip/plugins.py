@@ -328,7 +328,15 @@ def _add_module(module: ModuleType, digests: dict[str, str]) -> None:
 
 def _is_local(module: ModuleType) -> bool:
     """Return whether a module is a file that is neither ours nor installed."""
-    path = Path(getattr(module, "__file__", None) or sysconfig.get_path("stdlib"))
-    installed = {"site-packages", "dist-packages"} & {*path.parts}
-    standard = path.is_relative_to(sysconfig.get_path("stdlib"))
-    return not (installed or standard or module.__name__.partition(".")[0] == PACKAGE)
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.partition(".")[0] == PACKAGE:
+        return False
+    path = Path(file)
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not (installed or path.is_relative_to(_standard_library()))
+
+
+@functools.cache
+def _standard_library() -> str:
+    """The folder of Python's own modules, which takes long to ask for."""
+    return sysconfig.get_path("stdlib")
