@@ -142,8 +142,9 @@ class Photos(Ground):
     def about(self, settings: LabSettings) -> str:
         """How many photos are held out, and how many items there are."""
         return (
-            f"photos of {SIDE} pixels, {self.dev} train photos held out for the choice of rates, "
-            f"at most {settings.items} rewrites a sub-task, image tower frozen"
+            f"photos of {SIDE} pixels, of which {self.dev} train photos are held out for the "
+            f"choice of rates, with at most {settings.items} rewrites a sub-task and a frozen "
+            "image tower"
         )
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:

@@ -249,7 +249,7 @@ def test_a_lab_runs_to_its_table_and_resumes(
     before = finished.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
-    assert "jobs (not run: triplet)," in run_lab(settings, out, ["clip-ft"], workers=1)
+    assert "jobs ended (not run: triplet) in" in run_lab(settings, out, ["clip-ft"], workers=1)
     capsys.readouterr()
     assert "not run" not in run_lab(settings, out, ["triplet"], workers=1)
     notes = capsys.readouterr().err
