@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look at it again."""
     gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries complain of what is left at the end
     gc.set_threshold(20_000)  # what a test leaves takes little memory, and looking takes time
     gc.enable()
 
