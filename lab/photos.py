@@ -142,9 +142,8 @@ class Photos(Ground):
     def about(self, settings: LabSettings) -> str:
         """How many photos are held out, and how many items there are."""
         return (
-            f"photos of {SIDE} pixels, of which {self.dev} train photos are held out for the "
-            f"choice of rates, with at most {settings.items} rewrites a sub-task and a frozen "
-            "image tower"
+            f"photos of {SIDE} pixels, of which {self.dev} of train are held out for the choice of "
+            f"rates, and at most {settings.items} rewrites a sub-task; the image tower is frozen"
         )
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:

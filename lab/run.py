@@ -184,9 +184,10 @@ def _report(
     minutes = sum(each.seconds for each in ended) / 60
     lacking = ", ".join(arm.name for arm in settings.arms if arm.name not in runs)
     made = (
-        f"Every run trains {counted(settings.steps, 'step')} of {settings.batch_size} images from "
-        f"`{settings.model}` (weights {jobs[0].weights[:8]}), every recipe with "
-        f"{counted(len(settings.seeds), 'seed')} or more, on {settings.ground.about(settings)}. "
+        f"Every recipe has {counted(len(settings.seeds), 'seed')} or more, and trains "
+        f"{counted(settings.steps, 'step')} of {settings.batch_size} images from "
+        f"`{settings.model}` (weights {jobs[0].weights[:8]}). "
+        f"The data are {settings.ground.about(settings)}. "
         f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')} ended"
         f"{lacking and f' (not run: {lacking})'} in {minutes:.0f} minutes of one thread "
         f"(compoclip {__version__})."

@@ -46,14 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Import a share of the files first, which are then compiled by one process and not by all."""
+    """Import a share of the test files first, so that one process compiles each, and not all do."""
     worker = getattr(session.config, "workerinput", None)
     if worker is None or session.config.args != session.config.getini("testpaths"):
         return
     files = sorted(Path(__file__).parent.glob("test_*.py"))
     number = int(worker["workerid"].removeprefix("gw"))
     for path in files[number :: worker["workercount"]]:
-        with suppress(Exception, pytest.skip.Exception):  # comes again when it is collected
+        with suppress(Exception, pytest.skip.Exception):  # collecting the file reports it
             importlib.import_module(path.stem)
 
 

@@ -214,7 +214,7 @@ def test_what_is_not_damaged_loads(checkpoints: tuple[Path, dict[str, Load]]) ->
 
 @pytest.mark.filterwarnings("ignore")
 @settings(
-    max_examples=100,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     database=None,

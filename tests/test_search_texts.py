@@ -297,11 +297,11 @@ def test_answers_are_those_of_the_whole_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page, texts, scores = tmp_path / "page.html", [], []
+    score = re.compile(r"-?\b0\.\d{3,}")
     words = ["search", str(folder / "a.index"), "a mug", "a mug without a star", "собака бежит"]
     for _ in range(2):
         assert main([*words, "--page", str(page)]) == 0
         text = "\n".join([*capsys.readouterr(), page.read_text()])
-        score = re.compile(r"-?\b0\.\d{3,}")
         texts.append(score.sub("SCORE", text))
         scores.append([float(number) for number in score.findall(text)])
         monkeypatch.setattr("compoclip.search.query.text_encoder", lambda *_: None)

@@ -328,15 +328,13 @@ def _add_module(module: ModuleType, digests: dict[str, str]) -> None:
 
 def _is_local(module: ModuleType) -> bool:
     """Return whether a module is a file that is neither ours nor installed."""
-    file = getattr(module, "__file__", None)
-    if file is None or module.__name__.partition(".")[0] == PACKAGE:
-        return False
-    path = Path(file)
-    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-    return not (installed or path.is_relative_to(_standard_library()))
+    path = Path(getattr(module, "__file__", None) or _standard_library())
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    standard = path.is_relative_to(_standard_library())
+    return not (installed or standard or module.__name__.partition(".")[0] == PACKAGE)
 
 
 @functools.cache
 def _standard_library() -> str:
-    """The folder of Python's own modules, which takes long to ask for."""
+    """The folder of Python's own modules; the system takes long to name it."""
     return sysconfig.get_path("stdlib")
