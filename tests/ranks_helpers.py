@@ -23,7 +23,14 @@ import pytest
 # One clean interpreter imports torch and reads word lists once, every process is forked from it.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["compoclip.training.run", "compoclip.evaluation.run", "ranks_helpers", "ranks_warm"]
+    [
+        "compoclip.cli.train",
+        "compoclip.training.run",
+        "compoclip.evaluation.run",
+        "method_data",
+        "ranks_helpers",
+        "ranks_warm",
+    ]
 )
 SECONDS = 600  # a hang, however busy the machine is
 

@@ -306,7 +306,7 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
             for number, part in enumerate(value)
         )
     require_kind(position, value, kind, remedy)
-    if is_a(value, int | float) and abs(value) > MAX_EXACT:
+    if isinstance(value, int | float) and MAX_EXACT < abs(value) < math.inf:
         raise CompoclipError(f"{position} is {typed_repr(value)}, too large to be exact; {remedy}")
     return convert(value, kind)
 

@@ -214,7 +214,7 @@ def outlined(config: Mapping[str, Any]) -> nn.Module:
     return _outlined(json.dumps(config))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def _outlined(config: str) -> nn.Module:
     """The outline of a configuration as JSON; models of one architecture share it."""
     with torch.device("meta"), _WithoutInit():
