@@ -7,7 +7,7 @@ import io
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,7 +49,8 @@ class Table:
             Markdown.
         strong: (row, column) of cells in bold, in LaTeX and Markdown.
         narrower: Applied one after the other while the text is wider than the terminal, with
-            columns of more than 24 characters folded.
+            columns of more than 24 characters folded. Numbers that still have no room follow in a
+            block below, beside the same words.
     """
 
     rows: Sequence[Sequence[str]]
@@ -76,12 +77,7 @@ class Table:
         return "\n".join(filter(None, parts))
 
     def _columns(self) -> str:
-        """Fold columns between words, the widest first, until they fit the terminal."""
-        from rich.console import Console
-        from rich.rule import Rule
-        from rich.table import Table as Grid
-        from rich.text import Text
-
+        """Return the aligned columns; those that do not fit the terminal follow in blocks below."""
         width = shutil.get_terminal_size((0, 0)).columns
         left, lines = self.left, [self.header, *self.rows]
         for narrower in self.narrower if width else ():
@@ -90,19 +86,9 @@ class Table:
             kinds = ["word" if place < left else "number" for place in range(len(lines[0]))]
             left = narrower(kinds).count("word")
             lines = [narrower(line) for line in lines]
-        header, *rows = lines
-        grid = Grid.grid(padding=(0, 2), pad_edge=False)
-        for place in range(len(header)):
-            grid.add_column(justify="left" if place < left else "right", overflow="fold")
-        grid.add_row(*map(Text, header))
-        grid.add_row(*[Rule(characters="-") for _ in header])
-        for row in rows:
-            grid.add_row(*map(Text, row))
-        room = width or sum(column + 2 for column in _widths(lines))
-        console = Console(file=io.StringIO(), width=room, color_system=None)
-        with console.capture() as capture:
-            console.print(grid)
-        return "\n".join(map(str.rstrip, capture.get().splitlines()))
+        blocks = _blocks(lines, left, width) if width else [range(len(lines[0]))]
+        parts = ([[line[place] for place in block] for line in lines] for block in blocks)
+        return "\n\n".join(_aligned(part, left, width) for part in parts)
 
     def markdown(self) -> str:
         """Return the table in Markdown, with the notes as a list."""
@@ -146,8 +132,59 @@ class Table:
         return text.getvalue().rstrip("\n")
 
 
+def _width(texts: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts))
+
+
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, cells)) for cells in zip(*lines)]
+    return [_width(cells) for cells in zip(*lines)]
+
+
+def _needs(lines: Sequence[Sequence[str]]) -> list[int]:
+    """The longest word of each column, 24 characters at most: narrower, words are taken apart."""
+    words = [[word for cell in cells for word in cell.split() or [""]] for cells in zip(*lines)]
+    return [min(_FOLDED, width) for width in map(_width, words)]
+
+
+def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[int]]:
+    """The places of the columns that are shown together: all words, and numbers while they fit."""
+    needs, words = _needs(lines), [*range(left)]
+    blocks = [words]
+    for place in range(left, len(needs)):
+        block = [*blocks[-1], place]
+        fits = sum(needs[column] + 2 for column in block) - 2 <= width
+        if fits or blocks[-1] == words:
+            blocks[-1] = block
+        else:
+            blocks.append([*words, place])
+    return blocks
+
+
+def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
+    """Align columns; fold the widest ones between words until all fit `width`, unless it is 0."""
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    (header, *rows), widths, needs = lines, _widths(lines), _needs(lines)
+    gaps = 2 * len(widths) - 2
+    while width and sum(widths) + gaps > width and max(widths) > 1:
+        above = [k for k, size in enumerate(widths) if size > needs[k]] or range(len(widths))
+        widths[max(above, key=widths.__getitem__)] -= 1
+    grid = Grid.grid(padding=(0, 2), pad_edge=False)
+    for place, size in enumerate(widths):
+        grid.add_column(justify="left" if place < left else "right", overflow="fold", width=size)
+    grid.add_row(*map(Text, header))
+    grid.add_row(*[Rule(characters="-") for _ in header])
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=sum(widths) + gaps, color_system=None)
+    with console.capture() as capture:
+        console.print(grid)
+    return "\n".join(map(str.rstrip, capture.get().splitlines()))
 
 
 # --- What a verb prints. ---
