@@ -80,6 +80,15 @@ def test_lists_fit_the_terminal_and_name_their_columns(
     assert len(re.split(r"  +", header)) == len(rule.split())
 
 
+@pytest.mark.parametrize("verb", ["reproduce --list", "list methods fsc-clip", "inspect bundled"])
+def test_notes_and_sentences_fit_the_terminal(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(verb.split()) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     rows = [["x" * 30, "[red] :smile: and", "1.25"], ["b", "short", "-3.5"]]

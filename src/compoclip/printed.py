@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any, Literal
 
 from compoclip.console import emit_json, prose
@@ -163,7 +164,9 @@ def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
-    """Align columns; fold the widest ones between words until all fit `width`, unless it is 0."""
+    """Align columns; fold the widest ones between words, and names at hyphens, until all fit
+    `width`, unless it is 0.
+    """
     from rich.console import Console
     from rich.rule import Rule
     from rich.table import Table as Grid
@@ -180,7 +183,8 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
     grid.add_row(*map(Text, header))
     grid.add_row(*[Rule(characters="-") for _ in header])
     for row in rows:
-        grid.add_row(*map(Text, row))
+        words = [fill(cell, size) if len(cell) > size else cell for cell, size in zip(row, widths)]
+        grid.add_row(*map(Text, [*words[:left], *row[left:]]))
     console = Console(file=io.StringIO(), width=sum(widths) + gaps, color_system=None)
     with console.capture() as capture:
         console.print(grid)

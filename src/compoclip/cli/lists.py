@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from compoclip import plugins
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import columns, counted, help_width
+from compoclip.console import columns, counted, help_width, prose
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder, write_text, writing
 from compoclip.methods.registry import (
@@ -229,7 +229,7 @@ def _differences(method: Method) -> Iterator[str]:
         parts = [f"as {' and '.join(same)}", *other] if same else other
         sides = f" ({'; '.join(parts)})" if parts else ""
         yield f"  {difference.option} {value(default)}{sides}"
-        yield f"      {difference.why}"
+        yield prose([difference.why], "      ")
 
 
 def texts_of(method: Method) -> str:

@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING, Any
 from compoclip import config
 from compoclip.cli.data import agreed, get
 from compoclip.cli.options import Outcome
-from compoclip.console import columns, counted, duration, note, require_terminal
+from compoclip.console import (
+    columns,
+    counted,
+    duration,
+    help_width,
+    note,
+    prose,
+    require_terminal,
+)
 from compoclip.errors import UsageError
 from compoclip.files import write_text
+from compoclip.printed import Table
 from compoclip.programs.reproduce import ReproduceOptions
 
 if TYPE_CHECKING:
@@ -54,7 +63,7 @@ def _model(options: ReproduceOptions) -> Outcome | int:
     def agree(plan: Mapping[str, Any]) -> bool:
         from compoclip.evaluation.plan_page import stated
 
-        note(columns(stated(plan)))
+        note(columns(stated(plan), help_width()))
         return options.yes or agreed("Start this?")
 
     bundle = reproduce(options, agree, lambda job: get(job, options.data, options.url_base))
@@ -68,18 +77,19 @@ def _model(options: ReproduceOptions) -> Outcome | int:
 def _list() -> Outcome:
     from compoclip.evaluation.published.read import paper, paper_names
 
-    records, lines = [], []
+    records: list[dict[str, Any]] = []
+    listed: list[str | Table] = []
     for name in paper_names():
         of_paper = paper(name)
-        lines.append([of_paper.title, "", ""])
+        rows, notes = [], []
         for table in of_paper.tables:
             trained = sum(bool(row.arm and row.arm.recipe) for row in table.rows)
             runs = f"{counted(trained, 'row')}, {counted(len(table.seeds), 'seed')}"
             option, number = table.place.split(" ", 1)
-            command = f"  {name} --{option} {number}"
-            lines.append([command, table.title.partition(", ")[2], runs if trained else "-"])
+            command = f"{name} --{option} {number}"
+            rows.append([command, table.title.partition(", ")[2], runs if trained else "-"])
             if table.needs:
-                lines.append(["", f"needs {table.needs}", ""])
+                notes.append(f"{table.place} needs {table.needs}")
             records.append(
                 {
                     "paper": name,
@@ -92,8 +102,10 @@ def _list() -> Outcome:
                     "needs": table.needs,
                 }
             )
+        header = ["compoclip reproduce", "what it is", "trains"]
+        listed.append(Table(rows, header, left=3, title=of_paper.title, notes=notes))
     usage = "compoclip reproduce PAPER --table N --out FOLDER runs one; add --scale world to try it"
-    return records, (columns(lines), usage)
+    return records, (*listed, prose([usage]))
 
 
 def _table(options: ReproduceOptions) -> Outcome | int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compoclip.console import counted, note
+from compoclip.console import counted, note, prose
 from compoclip.data.decode import decode
 from compoclip.data.vectors import Matrix
 from compoclip.errors import UsageError, require
@@ -62,14 +62,13 @@ class Found:
         """Return the answer as a table."""
         hits = enumerate(self.hits, start=1)
         rows = [[str(rank), hit.photo, f"{hit.score:.4f}"] for rank, hit in hits]
-        lines = [self.query, str(Table(rows, ["rank", "photo", "score"], left=2))]
+        above = [self.query, self.note]
         if self.denied:
-            lines.insert(1, f"asked for: {self.asked}; denied: {', '.join(self.denied)}")
-        if self.note:
-            lines.insert(1, self.note)
-        if not self.matches:
-            lines.append(f"nothing matches: the best cosine is {self.best:.3f}")
-        return "\n".join(lines)
+            above.append(f"asked for: {self.asked}; denied: {', '.join(self.denied)}")
+        table = Table(rows, ["rank", "photo", "score"], left=2)
+        below = "" if self.matches else f"nothing matches: the best cosine is {self.best:.3f}"
+        lines = [prose(filter(None, above)), str(table), below]
+        return "\n".join(filter(None, lines))
 
 
 def parts_of(text: str, negation: str | float = DEFAULT) -> Denial:
