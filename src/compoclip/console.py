@@ -125,11 +125,12 @@ def progress_bar(*columns: Any) -> Progress:
     )
 
 
-def columns(rows: Sequence[Sequence[str]], width: int = sys.maxsize) -> str:
+def columns(rows: Sequence[Sequence[str]], width: int = 0) -> str:
     """Return rows without a header, every column as wide as its widest cell.
 
-    width: Where the last column is wrapped.
+    width: Where the last column is wrapped; by default where the terminal ends, if there is one.
     """
+    width = width or terminal_width() or sys.maxsize
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     indent = " " * sum(column + 2 for column in widths[:-1])
     lines = []
@@ -137,6 +138,11 @@ def columns(rows: Sequence[Sequence[str]], width: int = sys.maxsize) -> str:
         line = "  ".join(cell.ljust(column) for cell, column in zip(row, widths)).rstrip()
         lines.append(_wrapped(line, width, indent) if len(line) > width else line)
     return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """Return how many characters fit a line of the terminal; 0 where there is none."""
+    return shutil.get_terminal_size((0, 0)).columns
 
 
 def help_width() -> int:
@@ -203,5 +209,5 @@ def left_out_listed(reasons: Mapping[str, int]) -> str:
 
 def prose(sentences: Iterable[str], indent: str = "") -> str:
     """Return sentences, each from a new line, broken between words where a terminal ends."""
-    width = shutil.get_terminal_size((0, 0)).columns or sys.maxsize
+    width = terminal_width() or sys.maxsize
     return "\n".join(_wrapped(indent + sentence, width, f"{indent}  ") for sentence in sentences)

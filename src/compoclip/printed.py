@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Literal
 
-from compoclip.console import emit_json, prose
+from compoclip.console import emit_json, prose, terminal_width
 
 Layout = Literal["text", "markdown", "latex", "csv"]
 Narrower = Callable[[Sequence[str]], list[str]]
@@ -79,7 +78,7 @@ class Table:
 
     def _columns(self) -> str:
         """Return the aligned columns; those that do not fit the terminal follow in blocks below."""
-        width = shutil.get_terminal_size((0, 0)).columns
+        width = terminal_width()
         left, lines = self.left, [self.header, *self.rows]
         for narrower in self.narrower if width else ():
             if sum(min(column, _FOLDED) + 2 for column in _widths(lines)) - 2 <= width:

@@ -18,7 +18,14 @@ from compoclip import config
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
-from compoclip.console import counted, note, progress_bar, reasons_listed, require_terminal
+from compoclip.console import (
+    columns,
+    counted,
+    note,
+    progress_bar,
+    reasons_listed,
+    require_terminal,
+)
 from compoclip.data.options import DataOptions, PackSpec
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
@@ -113,7 +120,8 @@ def _details(about: Meta) -> Iterator[str]:
         "items": "; ".join(filter(None, (total, counts))) or "not known",
     }
     yield f"{about.id}: {about.title}"
-    yield from (f"  {name:<10}  {fact}" for name, fact in facts.items() if fact)
+    rows = [[f"  {name:<10}", fact] for name, fact in facts.items() if fact]
+    yield columns(rows)
     for title, places in (("file", about.files), ("photos", about.images)):
         for place in places:
             yield f"  {title:<10}  {place}"

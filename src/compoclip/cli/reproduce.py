@@ -16,7 +16,6 @@ from compoclip.console import (
     columns,
     counted,
     duration,
-    help_width,
     note,
     prose,
     require_terminal,
@@ -63,7 +62,7 @@ def _model(options: ReproduceOptions) -> Outcome | int:
     def agree(plan: Mapping[str, Any]) -> bool:
         from compoclip.evaluation.plan_page import stated
 
-        note(columns(stated(plan), help_width()))
+        note(columns(stated(plan)))
         return options.yes or agreed("Start this?")
 
     bundle = reproduce(options, agree, lambda job: get(job, options.data, options.url_base))
