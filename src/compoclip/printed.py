@@ -171,7 +171,8 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    (header, *rows), widths, needs = lines, _widths(lines), _needs(lines)
+    header, *rows = lines
+    widths, needs = _widths(lines), _needs(lines)
     gaps = 2 * len(widths) - 2
     while width and sum(widths) + gaps > width and max(widths) > 1:
         above = [k for k, size in enumerate(widths) if size > needs[k]] or range(len(widths))
@@ -182,8 +183,9 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
     grid.add_row(*map(Text, header))
     grid.add_row(*[Rule(characters="-") for _ in header])
     for row in rows:
-        words = [fill(cell, size) if len(cell) > size else cell for cell, size in zip(row, widths)]
-        grid.add_row(*map(Text, [*words[:left], *row[left:]]))
+        words = zip(row[:left], widths)
+        folded = [fill(word, size) if len(word) > size else word for word, size in words]
+        grid.add_row(*map(Text, [*folded, *row[left:]]))
     console = Console(file=io.StringIO(), width=sum(widths) + gaps, color_system=None)
     with console.capture() as capture:
         console.print(grid)
