@@ -60,7 +60,7 @@ class Met:
         if kind.__module__.startswith(ROOMS) and not issubclass(kind, Enum):
             self.classes[kind.__name__] = kind
         if depth and isinstance(value, list | tuple | dict):
-            inner = dict.values(value) if isinstance(value, dict) else value  # as it is stored
+            inner = dict.values(value) if isinstance(value, dict) else value  # one class warns
             for one in [*inner][:2]:
                 self.note(one, depth - 1)
 

@@ -7,7 +7,6 @@ import math
 import re
 import runpy
 import sys
-from copy import deepcopy
 from itertools import permutations
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from PIL import Image, ImageDraw
 
 from compoclip.cli.main import main
 from compoclip.evaluation.results import load_items, load_results
-from compoclip.models.architecture import attach_preprocess, outlined
 from compoclip.models.checkpoint import create_model, load_model
 from compoclip.models.config import read_config
 from compoclip.training.log import read_log
@@ -63,11 +61,10 @@ def test_mosaic_clip_pretrains_small(tower: str, world: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize(("tower", "million"), [("rn50", 23.5), ("swin-t", 27.5)])
 def test_mosaic_clip_configurations_have_the_published_size(tower: str, million: float) -> None:
-    config = read_config(EXAMPLES / "mosaic-clip" / f"{tower}.json")
-    network = deepcopy(outlined(config.model_cfg))
-    trunk = network.visual.trunk
+    model = create_model(read_config(EXAMPLES / "mosaic-clip" / f"{tower}.json"))
+    trunk = model.encoder.model.visual.trunk
     assert round(sum(p.numel() for p in trunk.parameters()) / 1e6, 1) == million
-    assert attach_preprocess(network, config.preprocess_cfg).size == (224, 224)
+    assert model.preprocess.size == (224, 224)
 
 
 def code_cells(name: str) -> list[str]:

@@ -17,7 +17,7 @@ Layout = Literal["text", "markdown", "latex", "csv"]
 Narrower = Callable[[Sequence[str]], list[str]]
 """Makes the cells of a line fewer or shorter."""
 
-_FOLDED = 24  # characters of a column at least before others are left out
+_FOLDED = 24  # longer words are folded before columns are left out or follow below
 _MARKDOWN = str.maketrans({"|": "\\|"})
 _LATEX = str.maketrans(
     {
@@ -38,6 +38,8 @@ def without(*places: int) -> Narrower:
 class Table:
     """A table of cells that are texts; as a string it is the text for a terminal.
 
+    Numbers that have no room in the terminal follow in a block below, beside the same words.
+
     Args:
         rows: The cells of each row.
         header: The names of the columns.
@@ -49,8 +51,7 @@ class Table:
             Markdown.
         strong: (row, column) of cells in bold, in LaTeX and Markdown.
         narrower: Applied one after the other while the text is wider than the terminal, with
-            columns of more than 24 characters folded. Numbers that still have no room follow in a
-            block below, beside the same words.
+            columns of more than 24 characters folded.
     """
 
     rows: Sequence[Sequence[str]]
@@ -135,7 +136,7 @@ class Table:
 def _width(texts: Iterable[str]) -> int:
     from rich.cells import cell_len
 
-    return max(map(cell_len, texts))
+    return max(map(cell_len, texts), default=0)
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
@@ -143,9 +144,8 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _needs(lines: Sequence[Sequence[str]]) -> list[int]:
-    """The longest word of each column, 24 characters at most: narrower, words are taken apart."""
-    words = [[word for cell in cells for word in cell.split() or [""]] for cells in zip(*lines)]
-    return [min(_FOLDED, width) for width in map(_width, words)]
+    """The width of the longest word of each column: in less room, words are taken apart."""
+    return [_width(" ".join(cells).split()) for cells in zip(*lines)]
 
 
 def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[int]]:
@@ -154,7 +154,7 @@ def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[
     blocks = [words]
     for place in range(left, len(needs)):
         block = [*blocks[-1], place]
-        fits = sum(needs[column] + 2 for column in block) - 2 <= width
+        fits = sum(min(needs[column], _FOLDED) + 2 for column in block) - 2 <= width
         if fits or blocks[-1] == words:
             blocks[-1] = block
         else:
@@ -172,11 +172,12 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
     from rich.text import Text
 
     header, *rows = lines
-    widths, needs = _widths(lines), _needs(lines)
+    widths = _widths(lines)
+    least = [need if need <= _FOLDED else _FOLDED // 3 for need in _needs(lines)]
     gaps = 2 * len(widths) - 2
     while width and sum(widths) + gaps > width and max(widths) > 1:
-        above = [k for k, size in enumerate(widths) if size > needs[k]] or range(len(widths))
-        widths[max(above, key=widths.__getitem__)] -= 1
+        spare = [k for k, size in enumerate(widths) if size > least[k]] or range(len(widths))
+        widths[max(spare, key=widths.__getitem__)] -= 1
     grid = Grid.grid(padding=(0, 2), pad_edge=False)
     for place, size in enumerate(widths):
         grid.add_column(justify="left" if place < left else "right", overflow="fold", width=size)

@@ -66,12 +66,13 @@ def best_tree(chart: Chart, above_blind: bool = True) -> Tree:
     best = np.zeros_like(chart)  # the largest sum below a span
     split_at = np.zeros(chart.shape, dtype=np.int64)
     for width in range(2, n + 1):
-        starts = np.arange(n - width + 1)
-        ends, places = starts + width, starts[:, None] + np.arange(1, width)
-        values = chart[starts[:, None], places] + chart[places, ends[:, None]]
-        sums = values + best[starts[:, None], places] + best[places, ends[:, None]]
-        split_at[starts, ends] = starts + 1 + sums.argmax(1)
-        best[starts, ends] = sums.max(1) - (values.mean(1) if above_blind else 0.0)
+        for a in range(n - width + 1):
+            b = a + width
+            split_values = splits(chart, a, b)
+            sums = split_values + best[a, a + 1 : b] + best[a + 1 : b, b]
+            at = int(sums.argmax())
+            split_at[a, b] = a + 1 + at
+            best[a, b] = sums[at] - (split_values.mean() if above_blind else 0.0)
     return grown(n, lambda a, b: int(split_at[a, b]))
 
 

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from compoclip import config
 from compoclip.cli.data import agreed, get
 from compoclip.cli.options import Outcome
-from compoclip.console import (
-    columns,
-    counted,
-    duration,
-    note,
-    prose,
-    require_terminal,
-)
+from compoclip.console import columns, counted, duration, note, prose, require_terminal
 from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.printed import Table
@@ -77,7 +70,8 @@ def _list() -> Outcome:
     from compoclip.evaluation.published.read import paper, paper_names
 
     records: list[dict[str, Any]] = []
-    listed: list[str | Table] = []
+    papers: list[str | Table] = []
+    header = ["compoclip reproduce", "what it is", "trains"]
     for name in paper_names():
         of_paper = paper(name)
         rows, notes = [], []
@@ -101,10 +95,9 @@ def _list() -> Outcome:
                     "needs": table.needs,
                 }
             )
-        header = ["compoclip reproduce", "what it is", "trains"]
-        listed.append(Table(rows, header, left=3, title=of_paper.title, notes=notes))
+        papers.append(Table(rows, header, left=3, title=of_paper.title, notes=notes))
     usage = "compoclip reproduce PAPER --table N --out FOLDER runs one; add --scale world to try it"
-    return records, (*listed, prose([usage]))
+    return records, (*papers, prose([usage]))
 
 
 def _table(options: ReproduceOptions) -> Outcome | int:
