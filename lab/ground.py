@@ -61,7 +61,7 @@ class Ground(ABC):
 
     @abstractmethod
     def about(self, settings: LabSettings) -> str:
-        """Data and items in a few words, for the sentence above the table."""
+        """Sentences about data and items, for the lines above the table."""
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:
         """The benchmarks of the test suite, or of the one that rates are chosen by."""
@@ -102,7 +102,7 @@ class World(Ground):
 
     def about(self, settings: LabSettings) -> str:
         """How many scenes and items."""
-        return f"{settings.scenes} scenes and {settings.items} items a sub-task"
+        return f"The data are {settings.scenes} scenes and {settings.items} items a sub-task."
 
 
 def lab_world(world: WorldConfig) -> WorldConfig:

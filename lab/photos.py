@@ -142,8 +142,9 @@ class Photos(Ground):
     def about(self, settings: LabSettings) -> str:
         """How many photos are held out, and how many items there are."""
         return (
-            f"photos of {SIDE} pixels, of which {self.dev} of train are held out for the choice of "
-            f"rates, and at most {settings.items} rewrites a sub-task; the image tower is frozen"
+            f"The photos have {SIDE} pixels a side. {self.dev} photos of train are held out for "
+            f"the choice of rates. A sub-task has at most {settings.items} rewrites. The image "
+            "tower is frozen."
         )
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:

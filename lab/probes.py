@@ -33,7 +33,7 @@ from compoclip.console import end_with, note, track
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import evaluating, require_finite
-from compoclip.evaluation.statistics import BOOTSTRAP, Estimate, percentile_interval
+from compoclip.evaluation.statistics import BOOTSTRAP, Estimate, bounded_interval
 from compoclip.files import load_arrays, read_text, save_arrays, write_atomically, write_json
 from compoclip.models.checkpoint import LoadedModel, current_identity, load_model
 from compoclip.printed import Table
@@ -202,7 +202,7 @@ def score(answers: Sequence[Answers]) -> Score:
     means = np.mean([value.mean(0) for value in values], axis=0)
     drawn = np.concatenate(draws)
     accuracy, both = (
-        Estimate(float(mean), *percentile_interval(column, len(numbers)))
+        Estimate(float(mean), *bounded_interval(column, len(numbers), lowest=0.0))
         for mean, column in zip(means, drawn.T)
     )
     return Score(accuracy, both, sum(len(each.clusters) for each in answers))

@@ -187,7 +187,7 @@ def _report(
         f"Every recipe has {counted(len(settings.seeds), 'seed')} or more, and trains "
         f"{counted(settings.steps, 'step')} of {settings.batch_size} images from "
         f"`{settings.model}` (weights {jobs[0].weights[:8]}). "
-        f"The data are {settings.ground.about(settings)}. "
+        f"{settings.ground.about(settings)} "
         f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')} ended"
         f"{lacking and f' (not run: {lacking})'} in {minutes:.0f} minutes of one thread "
         f"(compoclip {__version__})."

@@ -553,7 +553,7 @@ MALFORMED: list[tuple[Rows, str]] = [
     ([{"negative_image": "2.png", "label": 1, **NO_NEGATIVE}], "has no 'negative_image'"),
     ([{"negative_image": 7}], "'negative_image' must be a text"),
     ([{"negative_image": "../2.png"}], "lies outside"),
-    ([{"label": 1, **NO_NEGATIVE}], "'x' has no true or no false statements; add"),
+    ([{"label": 1, **NO_NEGATIVE}], "'x': no true or no false statements; add"),
     ([{"subtask": 3}], "'subtask' must be a text"),
     ([{"image": None, "caption": None, **NO_NEGATIVE}], "no 'image', only 'id'; fix the row"),
     ([{"caption": None}], "no 'caption', only 'id', 'image', 'negative_caption'; fix"),

@@ -353,7 +353,7 @@ MALFORMED = [
         [vsr_row(image_link="http://x/1.jpg")],
         "names neither train2017 nor val2017",
     ),
-    ("vsr:zeroshot", STATEMENTS, [vsr_row(1)], "holds no true or no false statements"),
+    ("vsr:zeroshot", STATEMENTS, [vsr_row(1)], ": no true or no false statements; fetch"),
 ]
 
 

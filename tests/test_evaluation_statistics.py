@@ -19,7 +19,7 @@ from compoclip.evaluation.aggregate import evaluate, plan, resample, rows_of
 from compoclip.evaluation.statistics import (
     LEVEL,
     Bootstrap,
-    difference_interval,
+    bounded_interval,
     guessing,
     holm,
     is_significant,
@@ -104,10 +104,11 @@ def test_photos_that_all_agree_leave_room_for_photos_not_measured(
     value: float, photos: int, bounds: tuple[float, float], low: float, high: float
 ) -> None:
     draws = np.full(200, value)
-    assert difference_interval(draws, photos, *bounds) == pytest.approx((low, high), abs=5e-5)
-    assert difference_interval(draws, 1, *bounds) == (None, None)
+    assert bounded_interval(draws, photos, *bounds) == pytest.approx((low, high), abs=5e-5)
+    assert bounded_interval(draws, 1, *bounds) == (None, None)
+    assert bounded_interval(draws, photos, -np.inf, np.inf) == (None, None)
     varied = draws + np.arange(200) / 1000
-    assert difference_interval(varied, photos, *bounds) == percentile_interval(varied, photos)
+    assert bounded_interval(varied, photos, *bounds) == percentile_interval(varied, photos)
 
 
 @pytest.mark.parametrize("n", [10, 30, 100])

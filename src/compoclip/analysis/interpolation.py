@@ -31,7 +31,7 @@ from compoclip.evaluation.groups import (
 from compoclip.evaluation.numerals import SIGNS, with_interval
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import Estimate, difference_interval
+from compoclip.evaluation.statistics import Estimate, bounded_interval
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.conversion import Scope, WiseLora, interpolate
@@ -376,7 +376,7 @@ def study_towers(
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
         draws = sum(sign * samples[name][group] for name, sign in signs.items())
         photos = min(table[group].photos for table in scores.values())
-        interval = difference_interval(np.asarray(draws), photos, lowest=-2.0, highest=2.0)
+        interval = bounded_interval(np.asarray(draws), photos, lowest=-2.0, highest=2.0)
         interplay[group] = Estimate(value, *interval)
     return TowerStudy(groups, scores, differences, interplay)
 

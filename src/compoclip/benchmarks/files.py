@@ -121,6 +121,11 @@ def truth(value: object) -> bool | None:
 _TRUTHS = {"1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False}
 
 
+def require_both(truths: set[int], place: str, remedy: str) -> None:
+    """Raise CompoclipError unless statements of both truths, 0 and 1, are there."""
+    require(truths == {0, 1}, place, f"no true or no false statements; {remedy}")
+
+
 def nonempty(value: Any, location: str, remedy: str = OFFICIAL) -> str:
     """Return `value` when it is a string that is not blank; else raise CompoclipError."""
     checked: str = require_kind(location, value, str, remedy)

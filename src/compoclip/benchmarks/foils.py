@@ -60,7 +60,7 @@ from compoclip.data.columns import (
 )
 from compoclip.data.options import as_target_option, naming_options
 from compoclip.data.places import TABLES
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError, closest, require
 from compoclip.patterns import files_in, has_ending
 from compoclip.tables import delimited_header
 
@@ -98,9 +98,8 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             name = stem if row.get("subtask") is None else _text(row, "subtask", location)
             skill = None if row.get("skill") is None else _text(row, "skill", location)
             if skill is not None and skill not in SKILLS:
-                raise CompoclipError(
-                    f"{location}: unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}"
-                )
+                hint = closest(skill, SKILLS)
+                raise CompoclipError(f"{location}: unknown skill {skill!r:.60}; {hint}")
             earlier = skills.setdefault(name, skill)
             if earlier != skill:
                 raise CompoclipError(
@@ -137,11 +136,8 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     data.skills = {name: skill for name in data.parts if (skill := skills[name])}
     there = {(case.subtask, case.truth) for case in cases}
     for name in (*data.parts, *data.tuned_on.values()) if binary else ():
-        if not {(name, 0), (name, 1)} <= there:
-            raise CompoclipError(
-                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
-                "some"
-            )
+        truths = {truth for part, truth in there if part == name}
+        files.require_both(truths, f"{paths[0].parent}: sub-task {name!r:.80}", "add some")
     balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in data.tuned_on]
     if balanced:
         data.aggregates["balanced_accuracy"] = Aggregate(tuple(balanced))

@@ -18,7 +18,7 @@ from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import each_value, entries, files_of
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import CompoclipError, UsageError, closest, require, typed_repr
+from compoclip.errors import UsageError, closest, require, typed_repr
 from compoclip.typed import Count
 
 Rows = Iterable[Row]
@@ -106,8 +106,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
             row.folder = f"{{images}}/{folder}"
         yield row
     for path, truths in kinds.items():
-        if truths != {0, 1}:
-            raise CompoclipError(f"{path}: holds no true or no false statements; {files.OFFICIAL}")
+        files.require_both(truths, str(path), files.OFFICIAL)
 
 
 def vsr_rules(data: Loading) -> Rules:

@@ -20,7 +20,7 @@ from compoclip.benchmarks.files import by_stem, hash_number
 from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.patterns import has_ending
 from compoclip.typed import Count
 
@@ -104,8 +104,9 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
     if not parts and len(patterns) == len(named):
         parts = dict(zip(patterns, named))
     odd = next((pattern for pattern in patterns if pattern not in parts), None)
-    names = ", ".join(name for name, _ in named.values())
-    require(odd is None, listed[0].path, f"unknown pattern {odd!r:.80}; known: {names}")
+    if odd is not None:
+        hint = closest(odd, [name for name, _ in named.values()])
+        raise CompoclipError(f"{listed[0].path}: unknown pattern {odd!r:.80}; {hint}")
     listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
     for first, row in zip(listed[::2], listed[1::2]):
         good = (int(row.key), row.folder) == (int(first.key) + 1, first.folder)

@@ -40,7 +40,7 @@ from compoclip.config import Option
 from compoclip.console import counted
 from compoclip.data.image_names import is_read
 from compoclip.data.split_names import held_out_split, members_of, named_splits
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import CompoclipError, closest, require
 from compoclip.patterns import files_in, find_files, has_ending
 
 
@@ -380,7 +380,7 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
             value = row.text(column)
             row.require(
                 value in choices,
-                f"{column!r} {value!r:.40} is unknown; known: {', '.join(choices)}",
+                f"{column!r} {value!r:.40} is unknown; {closest(value, choices)}",
             )
         part = _part(row, parts)
         key = row.key
@@ -418,7 +418,7 @@ def _part(row: Row, parts: Sequence[str]) -> str:
     values = {column: row.text(column).strip().lower() for column in columns}
     part = str(template.format_map({**row.names, **values}))
     cells = ", ".join(f"{column!r} {row.text(column)!r:.40}" for column in columns)
-    row.require(part in parts, f"{cells} is unknown; known: {', '.join(parts)}")
+    row.require(part in parts, f"{cells} is unknown; {closest(part, parts)}")
     return part
 
 

@@ -33,7 +33,7 @@ from compoclip.evaluation.statistics import (
     NOT_SIGNIFICANT,
     Bootstrap,
     Interval,
-    difference_interval,
+    bounded_interval,
     guessing,
     holm,
     is_significant,
@@ -60,7 +60,7 @@ class Evidence:
     @property
     def interval(self) -> Interval:
         """The 95 % interval of a difference."""
-        return difference_interval(self.draws, self.photos)
+        return bounded_interval(self.draws, self.photos)
 
     @property
     def p(self) -> float | None:

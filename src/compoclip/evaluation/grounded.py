@@ -32,7 +32,7 @@ from compoclip.evaluation.statistics import (
     FEWEST,
     Bootstrap,
     Estimate,
-    difference_interval,
+    bounded_interval,
 )
 from compoclip.models.names import BLIND
 from compoclip.printed import Table
@@ -73,7 +73,7 @@ class ColumnGain:
     def gain(self) -> Estimate:
         """Return score - blind, with its 95 % interval."""
         bounds = (-self.blind, 1.0 - self.blind) if self.blind_by == CHANCE else (-1.0, 1.0)
-        interval = difference_interval(self.gains, self.photos, *bounds)
+        interval = bounded_interval(self.gains, self.photos, *bounds)
         return Estimate(self.score - self.blind, *interval)
 
     @property
@@ -135,7 +135,7 @@ class Grounded:
         value = float(np.mean([column.credited for column in columns]))
         photos = min(column.photos for column in columns)
         draws = _mean_draws(np.stack([column.gains for column in columns]))
-        return Estimate(value, *difference_interval(draws, photos, lowest=0.0))
+        return Estimate(value, *bounded_interval(draws, photos, lowest=0.0))
 
 
 def _mean_draws(gains: Values) -> Values:
@@ -296,7 +296,7 @@ def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Diff
     p = exchange_test(before, after, np.mean(adds, axis=0)) if photos >= FEWEST else None
     first, second = (float(np.maximum(side, 0.0).mean()) for side in (before, after))
     mean_draws = [_mean_draws(side) for side in np.mean(draws, axis=0)]
-    low, high = difference_interval(mean_draws[1] - mean_draws[0], photos)
+    low, high = bounded_interval(mean_draws[1] - mean_draws[0], photos)
     return Difference("", MEAN, first, second, second - first, low, high, items, photos, p)
 
 

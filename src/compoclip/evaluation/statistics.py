@@ -147,19 +147,21 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
     return float(low), float(high)
 
 
-def difference_interval(
+def bounded_interval(
     draws: Floats, photos: int, lowest: float = -1.0, highest: float = 1.0
 ) -> Interval:
-    """Return the interval of a difference of scores: `percentile_interval`, or a wider one where
-    all draws are alike.
+    """Return `percentile_interval`, or a wider interval where all draws are alike.
 
     If every photo adds the same, as where two models are always right, resampling says nothing
     about photos that were not measured. They may add anything from `lowest` to `highest`, and their
-    share is at most Wilson's bound for none of `photos`.
+    share is at most Wilson's bound for none of `photos`. The default bounds are those of a
+    difference of scores. Without finite bounds there is no interval then: (None, None).
     """
     low, high = percentile_interval(draws, photos)
     if low is None or high is None or high - low > _SAME:
         return low, high
+    if np.isinf(highest - lowest):
+        return None, None
     share = wilson(0, photos)[1]
     return low - share * (low - lowest), high + share * (highest - high)
 
@@ -260,10 +262,13 @@ class Estimate:
 
     @classmethod
     def of_means(cls, values: Floats, bootstrap: Bootstrap) -> list[Self]:
-        """Estimate the means of the columns of (n, columns), by a bootstrap over the rows."""
+        """Estimate the means of the columns of (n, columns), by a bootstrap over the rows.
+
+        A value may be any number, so a column whose rows are all alike has no interval.
+        """
         n = len(values)
         draws = np.concatenate([w @ values / n for w in bootstrap.weights(n)])
         return [
-            cls(float(column.mean()), *percentile_interval(column_draws, n))
+            cls(float(column.mean()), *bounded_interval(column_draws, n, -np.inf, np.inf))
             for column, column_draws in zip(values.T, draws.T)
         ]
