@@ -101,10 +101,11 @@ def test_a_server_answers_searches(
         assert [one["asked"] for one in answer["data"][2:]] == ["a star", "a mug"]
         assert [one["matches"] for one in answer["data"]] == [False, True, False, False]
         # The features of what is denied take places in the queue, too.
-        service.batcher.settings = replace(service.batcher.settings, queue=2)
+        settings = service.batcher.settings
+        service.batcher.settings = replace(settings, items=2, queue=2)
         status, answer = post(server, "/v1/search", {"input": "a mug without a ball or a star"})
         assert (status, "deny 2 things" in answer["error"]["message"]) == (400, True)
-        service.batcher.settings = replace(service.batcher.settings, queue=1024)
+        service.batcher.settings = settings
         for top in (0, 101, True, "3", 1.5):
             status, answer = post(server, "/v1/search", {"input": "a", "top": top})
             assert (status, "from 1 to 100" in answer["error"]["message"]) == (400, True)

@@ -156,10 +156,8 @@ class Counting(ModelEncoder):
         return super().encode_texts(texts)
 
 
-def counted(
-    bundled: LoadedModel, settings: BatchSettings, max_items: int = 64
-) -> tuple[Service, Any]:
-    service = Service("bundled", bundled, settings, max_items)
+def counted(bundled: LoadedModel, settings: BatchSettings) -> tuple[Service, Any]:
+    service = Service("bundled", bundled, settings)
     service.close()
     encoder = Counting(bundled)
     service.encoder, service.batcher = encoder, Batcher(encoder, settings)
@@ -170,7 +168,7 @@ def test_200_requests_at_once_share_few_calls(
     bundled: LoadedModel, direct: compoclip.Model
 ) -> None:
     """All of them are there before the model may begin, so that the number of calls is certain."""
-    service, encoder = counted(bundled, BatchSettings(size=32, wait=0.0, queue=1000))
+    service, encoder = counted(bundled, BatchSettings(size=32, wait=0.0, items=64, queue=1000))
     texts = [f"a star and {number} mugs" for number in range(200)]
     images = {number: url(number) for number in range(0, 200, 50)}
     with serving(service) as server, ThreadPoolExecutor(200) as pool:
@@ -200,7 +198,9 @@ def test_200_requests_at_once_share_few_calls(
 def test_the_size_of_batches_changes_no_result(
     bundled: LoadedModel, direct: compoclip.Model, size: int
 ) -> None:
-    batcher = Batcher(ModelEncoder(bundled), BatchSettings(size=size, wait=0.02, queue=64))
+    batcher = Batcher(
+        ModelEncoder(bundled), BatchSettings(size=size, wait=0.02, items=64, queue=64)
+    )
     texts = [f"{number} red stars above a mug" for number in range(10)]
     pixels = [batcher._encoder.read_image.pixels(picture(number)) for number in range(10)]
     jobs = [([], pixels[:1]), (texts[:4], []), (texts[4:5], pixels[1:8]), (texts[5:], pixels[8:])]
@@ -219,7 +219,7 @@ def test_the_size_of_batches_changes_no_result(
 def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
     bundled: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, encoder = counted(bundled, BatchSettings(size=4, wait=0.0, queue=8), max_items=4)
+    service, encoder = counted(bundled, BatchSettings(size=4, wait=0.0, items=4, queue=8))
     decoded = []
     read = service._pixels
     monkeypatch.setattr(service, "_pixels", lambda *given: decoded.append(given) or read(*given))
@@ -249,7 +249,7 @@ def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
 def test_a_failure_is_its_own_requests_alone(
     bundled: LoadedModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    service, encoder = counted(bundled, BatchSettings(size=16, wait=0.0, queue=64))
+    service, encoder = counted(bundled, BatchSettings(size=16, wait=0.0, items=64, queue=64))
     with serving(service) as server, ThreadPoolExecutor(6) as pool:
         encoder.gate.clear()
         texts = ["a", "b", "make it fail", "c", "d", "e"]
@@ -265,7 +265,7 @@ def test_a_failure_is_its_own_requests_alone(
 
 
 def test_the_end_answers_what_is_under_way(bundled: LoadedModel) -> None:
-    service, encoder = counted(bundled, BatchSettings(wait=0.0))
+    service, encoder = counted(bundled, BatchSettings(wait=0.0, items=64))
     with serving(service) as server, ThreadPoolExecutor(1) as pool:
         encoder.gate.clear()
         busy = pool.submit(post, server, "/v1/embeddings", {"input": "a star"})
@@ -438,7 +438,7 @@ def test_wrong_usage(bundled: LoadedModel, capsys: pytest.CaptureFixture[str]) -
     for options, expected in (
         (["--max-batch=0"], "--max-batch must be at least 1"),
         (["--max-wait=-1"], "--max-wait must lie"),
-        (["--queue=10"], "--max-items must not be above --queue"),
+        (["--queue=10"], "the queue holds 10 (--queue): the largest request would never fit"),
         (["--port=70000"], "--port must lie"),
     ):
         assert main(["serve", "bundled", *options]) == 2
@@ -446,9 +446,9 @@ def test_wrong_usage(bundled: LoadedModel, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["serve", "bundled", "--max-wait=nan"])
     assert "argument --max-wait: 'nan' is not a number" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="as many as the queue"):
-        Service("bundled", bundled, BatchSettings(queue=4))
-    for wrong in ({"size": 0}, {"queue": 0}, {"wait": -1.0}):
+    with pytest.raises(UsageError, match=r"256 items .* holds 4 .* would never fit"):
+        BatchSettings(queue=4)
+    for wrong in ({"size": 0}, {"items": 0}, {"queue": 0}, {"wait": -1.0}):
         with pytest.raises(UsageError, match=r"batches: .* must (be at least 1|not be negative)"):
             BatchSettings(**wrong)
 

@@ -34,6 +34,7 @@ from compoclip.models.names import require_model
 from compoclip.printed import tell
 from compoclip.ranks import device_named
 from compoclip.typed import Count, Within
+from compoclip.web.limits import BatchSettings
 
 if TYPE_CHECKING:
     from compoclip.models import LoadedModel
@@ -88,27 +89,24 @@ class ServeOptions(_ServingOptions):
     """
 
     model: Annotated[NamedModel, Shown("MODEL", positional=True)]
-    max_batch: Count = 64
-    max_wait: Annotated[float, Within(0, 10_000)] = 5.0
-    max_items: Count = 256
-    queue: Count = 1024
+    max_batch: Count = BatchSettings.size
+    max_wait: Annotated[float, Within(0, 10_000)] = BatchSettings.wait * 1000
+    max_items: Count = BatchSettings.items
+    queue: Count = BatchSettings.queue
     max_megabytes: Count = 32
 
 
 def serve_main(options: ServeOptions) -> int:
     """Load the model, serve until interrupted."""
-    if options.max_items > options.queue:
-        raise UsageError(
-            "--max-items must not be above --queue, or the largest request would never fit"
-        )
+    settings = BatchSettings(
+        options.max_batch, options.max_wait / 1000, options.max_items, options.queue
+    )
     from compoclip.programs.run import load_models
-    from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
     ((name, loaded),) = load_models((options.model,), options.device).items()
-    settings = BatchSettings(options.max_batch, options.max_wait / 1000, options.queue)
     index = _index(options.index, loaded)
-    service = Service(name, loaded, settings, options.max_items, index)
+    service = Service(name, loaded, settings, index)
     body = options.max_megabytes * 1_000_000
     site = model_site(service, options.host, options.names, body)
     if not serve(site, options, {"model": name}, "model", "v1/embeddings"):

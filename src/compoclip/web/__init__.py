@@ -1,7 +1,8 @@
 """Models over HTTP: embeddings and scores for programs, a playground for people.
 
-`app` has routes and limits, `images` reads images of requests, `batches` encodes waiting requests
-together, `service` and `playground` compute the answers.
+`app` has routes and bounds of requests, `images` reads images of requests, `batches` encodes
+waiting requests together by the settings of `limits`, `service` and `playground` compute the
+answers.
 """
 
 import lazy_loader

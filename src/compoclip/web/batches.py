@@ -21,27 +21,8 @@ import numpy as np
 from compoclip.console import counted
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
-from compoclip.typed import Count, NonNegative, check_fields
 from compoclip.web.app import HttpError
-
-
-@dataclass(frozen=True)
-class BatchSettings:
-    """Settings of the batches.
-
-    Args:
-        size: Most texts or images in one call of the model.
-        wait: Seconds that an item may wait for others.
-        queue: Most texts and images of all open requests.
-    """
-
-    size: Count = 64
-    wait: NonNegative = 0.005
-    queue: Count = 1024
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a setting out of its range."""
-        check_fields(self, "batches: ")
+from compoclip.web.limits import BatchSettings
 
 
 class Encoding(NamedTuple):

@@ -22,8 +22,9 @@ from compoclip.search.modes import Denial
 from compoclip.search.query import found_by, parts_of
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Website, json_page, require_client, require_known
-from compoclip.web.batches import Batcher, BatchSettings
+from compoclip.web.batches import Batcher
 from compoclip.web.images import RequestImages, is_data_uri
+from compoclip.web.limits import BatchSettings
 from compoclip.workers import available_cores
 
 _FORMATS = ("float", "base64")
@@ -45,11 +46,7 @@ class Service:
         name: Name of the model for clients.
         loaded: The model; nothing else may use it meanwhile.
         settings: Settings of the batches.
-        max_items: Most texts and images of one request.
         index: Photos to search, encoded by the model.
-
-    Raises:
-        UsageError: A request could hold more items than the queue.
     """
 
     def __init__(
@@ -57,15 +54,11 @@ class Service:
         name: str,
         loaded: LoadedModel,
         settings: BatchSettings | None = None,
-        max_items: int = 256,
         index: PhotoIndex | None = None,
     ) -> None:
-        settings = settings or BatchSettings()
-        if not 1 <= max_items <= settings.queue:
-            raise UsageError(f"a request holds 1 to {settings.queue} items, as many as the queue")
-        self.name, self.max_items, self.index = name, max_items, index
+        self.name, self.index = name, index
         self.encoder = ModelEncoder(loaded)
-        self.batcher = Batcher(self.encoder, settings)
+        self.batcher = Batcher(self.encoder, settings or BatchSettings())
         self.dimensions = self.batcher.encode(["a"], []).texts.shape[1]
         self._loaded = loaded
         self._started = int(time.time())
@@ -97,7 +90,7 @@ class Service:
             "batch": settings.size,
             "wait_ms": settings.wait * 1000,
             "queue": settings.queue,
-            "items": self.max_items,
+            "items": settings.items,
         }
         counts = asdict(self.batcher.counts)
         return {"status": "ok", "version": __version__, **counts, "limits": limits}
@@ -138,10 +131,9 @@ class Service:
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
-        if len(items) > self.max_items:
-            raise UsageError(
-                f"images and texts are {len(items)}; at most {self.max_items} are allowed"
-            )
+        most = self.batcher.settings.items
+        if len(items) > most:
+            raise UsageError(f"images and texts are {len(items)}; at most {most} are allowed")
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -210,8 +202,9 @@ class Service:
             return [_item(value, key, is_image)]
         if not value:
             raise UsageError(f"{key} is empty; send one at least")
-        if len(value) > self.max_items:
-            raise UsageError(f"{key} has {len(value)} items; at most {self.max_items} are allowed")
+        most = self.batcher.settings.items
+        if len(value) > most:
+            raise UsageError(f"{key} has {len(value)} items; at most {most} are allowed")
         return [_item(entry, f"{key}[{n}]", is_image) for n, entry in enumerate(value)]
 
     def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
