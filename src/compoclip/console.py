@@ -130,7 +130,7 @@ def columns(rows: Sequence[Sequence[str]], width: int = 0) -> str:
 
     width: Where the last column is wrapped; by default where the terminal ends, if there is one.
     """
-    width = width or terminal_width() or sys.maxsize
+    width = width or terminal_width()
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     indent = " " * sum(column + 2 for column in widths[:-1])
     lines = []
@@ -141,8 +141,8 @@ def columns(rows: Sequence[Sequence[str]], width: int = 0) -> str:
 
 
 def terminal_width() -> int:
-    """Return how many characters fit a line of the terminal; 0 where there is none."""
-    return shutil.get_terminal_size((0, 0)).columns
+    """Return how many characters fit a line of the terminal; without one, any number does."""
+    return shutil.get_terminal_size((sys.maxsize, 0)).columns
 
 
 def help_width() -> int:
@@ -209,5 +209,5 @@ def left_out_listed(reasons: Mapping[str, int]) -> str:
 
 def prose(sentences: Iterable[str], indent: str = "") -> str:
     """Return sentences, each from a new line, broken between words where a terminal ends."""
-    width = terminal_width() or sys.maxsize
+    width = terminal_width()
     return "\n".join(_wrapped(indent + sentence, width, f"{indent}  ") for sentence in sentences)

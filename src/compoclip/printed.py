@@ -81,13 +81,13 @@ class Table:
         """Return the aligned columns; those that do not fit the terminal follow in blocks below."""
         width = terminal_width()
         left, lines = self.left, [self.header, *self.rows]
-        for narrower in self.narrower if width else ():
+        for narrower in self.narrower:
             if sum(min(column, _FOLDED) + 2 for column in _widths(lines)) - 2 <= width:
                 break
             kinds = ["word" if place < left else "number" for place in range(len(lines[0]))]
             left = narrower(kinds).count("word")
             lines = [narrower(line) for line in lines]
-        blocks = _blocks(lines, left, width) if width else [range(len(lines[0]))]
+        blocks = _blocks(lines, left, width)
         parts = ([[line[place] for place in block] for line in lines] for block in blocks)
         return "\n\n".join(_aligned(part, left, width) for part in parts)
 
@@ -163,9 +163,7 @@ def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
-    """Align columns; fold the widest ones between words, and names at hyphens, until all fit
-    `width`, unless it is 0.
-    """
+    """Align columns; fold the widest ones between words, and names at hyphens, until all fit."""
     from rich.console import Console
     from rich.rule import Rule
     from rich.table import Table as Grid
@@ -175,7 +173,7 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
     widths = _widths(lines)
     least = [need if need <= _FOLDED else _FOLDED // 3 for need in _needs(lines)]
     gaps = 2 * len(widths) - 2
-    while width and sum(widths) + gaps > width and max(widths) > 1:
+    while sum(widths) + gaps > width and max(widths) > 1:
         spare = [k for k, size in enumerate(widths) if size > least[k]] or range(len(widths))
         widths[max(spare, key=widths.__getitem__)] -= 1
     grid = Grid.grid(padding=(0, 2), pad_edge=False)
