@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -378,10 +378,8 @@ def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
         table = row.table
         for column, choices in table.get("among", {}).items():
             value = row.text(column)
-            row.require(
-                value in choices,
-                f"{column!r} {value!r:.40} is unknown; {closest(value, choices)}",
-            )
+            if value not in choices:
+                raise _unknown(row, f"{column!r} {value!r:.40}", value, choices)
         part = _part(row, parts)
         key = row.key
         if "key" in table:
@@ -417,9 +415,14 @@ def _part(row: Row, parts: Sequence[str]) -> str:
     columns = re.findall(r"\{(\w+)\}", template)
     values = {column: row.text(column).strip().lower() for column in columns}
     part = str(template.format_map({**row.names, **values}))
-    cells = ", ".join(f"{column!r} {row.text(column)!r:.40}" for column in columns)
-    row.require(part in parts, f"{cells} is unknown; {closest(part, parts)}")
+    if part not in parts:
+        cells = ", ".join(f"{column!r} {row.text(column)!r:.40}" for column in columns)
+        raise _unknown(row, cells, part, parts)
     return part
+
+
+def _unknown(row: Row, cells: str, name: str, known: Iterable[str]) -> CompoclipError:
+    return CompoclipError(f"{row.location}: {cells} is unknown; {closest(name, known)}")
 
 
 def _labels(row: Row) -> dict[str, str]:
