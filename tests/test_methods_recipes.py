@@ -18,6 +18,7 @@ from compoclip.losses import Features, Layout, Role, clip_loss, negclip_loss
 from compoclip.losses.rows import MissingHN
 from compoclip.methods import fsc_clip, negclip, registry
 from compoclip.methods.base import CaptionPlan, Lora, LossTerm, Method, Optim
+from compoclip.methods.compose import _note_unread
 from compoclip.methods.registry import load_recipe, method_names, method_summaries, recipe, variant
 from compoclip.training.settings import RunSettings
 from losses_oracle import CASES, features_for, layout_of
@@ -39,7 +40,7 @@ def test_the_table_lists_every_recipe() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe(name: str) -> None:
+def test_every_recipe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = load_recipe(name)
     method = recipe()
     assert isinstance(method, Method)
@@ -51,6 +52,9 @@ def test_every_recipe(name: str) -> None:
         assert option.default is not inspect.Parameter.empty
         assert option.help.endswith("."), option.name
     assert len({t.name for t in method.losses}) == len(method.losses)
+    _note_unread(method)
+    unread = capsys.readouterr().err
+    assert unread == "", "name the roles of the texts that a loss reads in `reads` of its LossTerm"
     other = recipe(optim=Optim(lr=0.25))
     assert other.optim.lr == 0.25
     assert other.plan == method.plan

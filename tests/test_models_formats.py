@@ -51,6 +51,8 @@ def test_what_a_form_writes_is_of_the_format_that_wrote_it(form: str, tmp_path: 
     assert form in found.forms
     mine = [each for each in formats() if each.sniff(str(tmp_path / "written"))]
     assert mine == [found]
+    described = found.describe(str(tmp_path / "written"), None, None)
+    assert described["identity"] == model.identity.to_json()
     needed, _ = found.hub_files(tmp_path / "written")
     assert set(needed) < set(model_files(tmp_path / "written"))
 

@@ -311,7 +311,7 @@ class Format(ABC):
         known_by: Source of the activation in folders without a compoclip record.
         order: `sniff` is called in ascending order.
         markers: Files that every folder of this format has.
-        stored: File of a folder with the tensors.
+        stored: File of a folder with the tensors, which `describe` reads with `read_state_dict`.
         downloads: Patterns of weight files in a repository of the hub; the first match is fetched.
         companions: Optional files that go to the hub with `markers` and `stored`.
         forms: Names for `compoclip convert --to`; () if it cannot be written.
