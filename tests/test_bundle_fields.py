@@ -24,7 +24,8 @@ import yaml
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import verify
-from compoclip.evaluation.bundle import write_bundle
+from compoclip.evaluation.bundle import PLAN, write_bundle
+from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.verify import Verified, verify_bundle
 from report_study import make_study
@@ -70,6 +71,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "estimate": {**dict.fromkeys(sizes, 9), "unknown_sizes": 0, "disk_bytes": 9},
     }
     return write_bundle(run, results, folder / "bundle", ["hard-positives"], plan)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdicts"), [("human", ["below", "above"]), ("HP + HN", ["within", "within"])]
+)
+def test_the_page_says_on_which_side_of_the_paper_a_score_lies(
+    made: Path, row: str, verdicts: list[str]
+) -> None:
+    """Measured are 71.4 [46, 89] and 25.0 [7, 48]; people have 97.0 and 0.0, the row 58.0, 16.9."""
+    plan = json.loads((made / PLAN).read_text())
+    page = plan_page({**plan, "row": [row]}, load_results(made / "results"), 5.0)
+    assert re.findall(r" to \S+ \| (\w+) \|", page) == verdicts
 
 
 def other(value: Any) -> Any:

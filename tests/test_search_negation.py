@@ -16,7 +16,7 @@ from compoclip.errors import UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.search import MODES, index_page, negation_mode, search, split_negation
-from compoclip.search.query import language_note
+from compoclip.search.query import language_note, parts_of
 from search_photos import indexed
 
 CAPTIONS = Path(__file__).parents[1] / "scripts" / "captions_of_ten_languages.yaml"
@@ -179,6 +179,22 @@ def test_steering_moves_along_one_direction(
     start = scores(whole, index.features)
     ratios = {round(hit.score / (start[hit.row] + ends[0][hit.row]), 4) for hit in half.hits}
     assert len(ratios) == 1  # (start + direction) / its length
+
+
+def test_steering_goes_from_what_is_stated_to_what_is_denied() -> None:
+    """Of a model with three axes: what states a thing, what denies it, and the query."""
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        denies = [any(word in text for word in ("without", "but no", "has no")) for text in texts]
+        axes = [2 if text == QUERY else int(deny) for text, deny in zip(texts, denies)]
+        return np.eye(3, dtype=np.float32)[axes]
+
+    steer = MODES["steer"].vectors
+    assert steer is not None
+    vectors = steer([parts_of(QUERY)], encode([QUERY]), encode, 0.5)
+    length = math.sqrt(0.5**2 + 0.5**2)  # of half the query and half the unit direction
+    away = 0.5 / math.sqrt(2)
+    assert vectors[0].tolist() == pytest.approx([-away / length, away / length, 0.5 / length])
 
 
 def test_numbers_name_the_modes_that_they_did(photos: Path) -> None:

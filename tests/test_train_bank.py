@@ -14,6 +14,7 @@ from torch import Tensor
 from build.runs import CACHED, run
 from compoclip.data.batch import Batch, item_keys
 from compoclip.data.cached import CachedFeatures
+from compoclip.errors import CompoclipError
 from compoclip.losses import all_images_loss
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.methods.compose import compose
@@ -93,6 +94,12 @@ def test_at_most_so_many_images_spread_evenly(tmp_path: Path) -> None:
     assert [*kept.some(20)] == [f"photo {number}" for number in range(10) if number != 4]
     assert [*kept.some(3)] == ["photo 0", "photo 3", "photo 7"]
     assert kept.some(3)["photo 7"].shape == (1, 3)
+
+
+def test_features_that_went_after_they_were_made_are_named(tmp_path: Path) -> None:
+    kept = CachedFeatures(tmp_path, {}, (1, 1, 3), "tower", {"photo 0": 0})
+    with pytest.raises(CompoclipError, match=r"part-\S+: .*; start again"):
+        kept.open()
 
 
 def test_the_bank_holds_the_images_of_batches(
