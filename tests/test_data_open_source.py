@@ -253,7 +253,8 @@ def test_what_other_trainers_write_is_read_or_named(tmp_path: Path) -> None:
         {"image": f"{n}.jpg", "conversations": [question, answer]}
         for n, answer in enumerate(answers)
     ]
-    write_json(photos / "llava.json", llava)
+    other = {"image": "3.jpg", "conversations": [{"text": "no turn of a known form"}]}  # left out
+    write_json(photos / "llava.json", [*llava, other])
     rows = [{"filepath": f"{photos}/{n}.jpg", "title": f"dog {n}"} for n in range(3)]
     write_csv(tmp_path / "absolute.csv", *rows)
     for spec in (photos / "llava.json", tmp_path / "absolute.csv"):

@@ -331,7 +331,7 @@ def test_files_that_hold_no_units(tmp_path: Path) -> None:
     for content, message in (
         ("{}", "no list of records"),
         ("[1]", "row 1 needs original_caption"),
-        ("[", "units.json"),
+        ("[", r"units\.json.*fetch the file again"),
     ):
         path = write_text(tmp_path / "units.json", content)
         with pytest.raises(CompoclipError, match=message):
