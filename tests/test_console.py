@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from compoclip.cli.main import main
-from compoclip.console import counted, duration, left_out_listed, reasons_listed, track
+from compoclip.console import counted, duration, left_out_listed, reasons_listed, track, worded
 from compoclip.methods.registry import method_names
 from compoclip.printed import Table, without
 
@@ -145,3 +145,13 @@ def test_reasons_are_listed_by_one_rule() -> None:
     assert reasons_listed(reasons) == listed
     assert left_out_listed(reasons) == f" (left out: {', '.join(listed)})"
     assert left_out_listed({"hidden file": 0}) == ""
+
+
+def test_a_record_is_one_line_of_words() -> None:
+    record = {
+        "size_bytes": 9,
+        "of": {"photos": 3, "seen": True},
+        "names": ["a", None, "b"],
+        "no": "",
+    }
+    assert worded(record) == "size bytes 9, of (photos 3, seen yes), names a; b"
