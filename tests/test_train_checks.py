@@ -9,7 +9,6 @@ import re
 import shutil
 from itertools import permutations, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -17,12 +16,10 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data.sources import Sample
 from compoclip.data.sources.table import RowBuilder
-from compoclip.errors import UsageError
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.training.checks import true_pair_share
 from compoclip.training.log import LOG
-from compoclip.training.settings import RunSettings
 from method_data import PLAIN, arguments
 from train_helpers import FEW as FEW_MERGES
 from train_helpers import write_config
@@ -229,20 +226,3 @@ def test_the_share_of_true_pairs_is_that_of_plain_loops() -> None:
     for sample in samples:
         builder.add(sample.id, str(sample.image), sample.captions, {"group": sample.id})
     assert true_pair_share(builder.build("data")) == pytest.approx(expected / pairs)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lr_image": -1e-4}, "run: lr_image must not be negative"),
-        ({"micro_batch": -1}, "run: micro_batch must not be negative"),
-        ({"save_every": 0.5}, "run: save_every must be a whole number"),
-        ({"precision": "fp8"}, "run: precision must be one of"),
-        ({"freeze": "image"}, "run: freeze must be"),
-    ],
-)
-def test_settings_made_in_python_are_checked_as_options_are(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        RunSettings(out=Path("run"), **settings)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown, Workers
 from compoclip.errors import UsageError
-from compoclip.typed import Natural, NonNegative, check_fields
+from compoclip.typed import Natural, NonNegative
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
@@ -181,7 +181,6 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Raise UsageError for values that no run can use."""
-        check_fields(self, "run: ")
         require_frozen_parts(self.freeze)
         if not 0 < self.layer_decay <= 1:
             raise UsageError(f"--layer-decay {self.layer_decay:g}: must be above 0 and at most 1")
