@@ -261,14 +261,17 @@ class Estimate:
     high: float | None
 
     @classmethod
-    def of_means(cls, values: Floats, bootstrap: Bootstrap) -> list[Self]:
+    def of_means(
+        cls, values: Floats, bootstrap: Bootstrap, lowest: float = -np.inf, highest: float = np.inf
+    ) -> list[Self]:
         """Estimate the means of the columns of (n, columns), by a bootstrap over the rows.
 
-        A value may be any number, so a column whose rows are all alike has no interval.
+        lowest, highest: What a value may be. Without bounds, a column whose rows are all alike has
+        no interval (`bounded_interval`).
         """
         n = len(values)
         draws = np.concatenate([w @ values / n for w in bootstrap.weights(n)])
         return [
-            cls(float(column.mean()), *bounded_interval(column_draws, n, -np.inf, np.inf))
+            cls(float(column.mean()), *bounded_interval(column_draws, n, lowest, highest))
             for column, column_draws in zip(values.T, draws.T)
         ]

@@ -153,9 +153,10 @@ def shares(
     means: dict[str, dict[str, MeanShare]] = {}
     for kind, measures in measured.items():
         for measure, values in measures.items():
-            chance = float(values[:, 1].mean()) if base is None else 0.0
-            column = values[:, :1] if base is None else (values - base[kind][measure])[:, :1]
-            (mean,) = MeanShare.of_means(column, bootstrap)
+            chance, lowest, column = float(values[:, 1].mean()), 0.0, values[:, :1]
+            if base is not None:
+                chance, lowest, column = 0.0, -1.0, column - base[kind][measure][:, :1]
+            (mean,) = MeanShare.of_means(column, bootstrap, lowest, 1.0)
             share = replace(mean, chance=chance, n=len(values))
             means.setdefault(kind, {})[measure] = share
     return means
