@@ -421,8 +421,8 @@ def _part(row: Row, parts: Sequence[str]) -> str:
     return part
 
 
-def _unknown(row: Row, cells: str, name: str, known: Iterable[str]) -> CompoclipError:
-    return CompoclipError(f"{row.location}: {cells} is unknown; {closest(name, known)}")
+def _unknown(row: Row, cells: str, name: str, names: Iterable[str]) -> CompoclipError:
+    return CompoclipError(f"{row.location}: {cells} is unknown; {closest(name, names)}")
 
 
 def _labels(row: Row) -> dict[str, str]:

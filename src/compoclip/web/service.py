@@ -131,9 +131,9 @@ class Service:
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
-        most = self.batcher.settings.items
-        if len(items) > most:
-            raise UsageError(f"images and texts are {len(items)}; at most {most} are allowed")
+        limit = self.batcher.settings.items
+        if len(items) > limit:
+            raise UsageError(f"images and texts are {len(items)}; at most {limit} are allowed")
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -202,9 +202,9 @@ class Service:
             return [_item(value, key, is_image)]
         if not value:
             raise UsageError(f"{key} is empty; send one at least")
-        most = self.batcher.settings.items
-        if len(value) > most:
-            raise UsageError(f"{key} has {len(value)} items; at most {most} are allowed")
+        limit = self.batcher.settings.items
+        if len(value) > limit:
+            raise UsageError(f"{key} has {len(value)} items; at most {limit} are allowed")
         return [_item(entry, f"{key}[{n}]", is_image) for n, entry in enumerate(value)]
 
     def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
