@@ -61,7 +61,7 @@ class Ground(ABC):
 
     @abstractmethod
     def about(self, settings: LabSettings) -> str:
-        """Sentences about data and items, for the lines above the table."""
+        """Return the sentences about data and items that stand above the table."""
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:
         """The benchmarks of the test suite, or of the one that rates are chosen by."""
@@ -101,7 +101,7 @@ class World(Ground):
             _suite(settings, out / CHOICE_SUITE, spec)
 
     def about(self, settings: LabSettings) -> str:
-        """How many scenes and items."""
+        """Say how many scenes and items there are."""
         return f"The data are {settings.scenes} scenes and {settings.items} items a sub-task."
 
 

@@ -140,7 +140,7 @@ class Photos(Ground):
         write_text(place / "suite.json", json.dumps({"benchmarks": chosen}, indent=1) + "\n")
 
     def about(self, settings: LabSettings) -> str:
-        """How many photos are held out, and how many items there are."""
+        """Say how many photos are held out, and how many items there are."""
         return (
             f"The photos have {SIDE} pixels a side. {self.dev} photos of train are held out for "
             f"the choice of rates. A sub-task has at most {settings.items} rewrites. The image "

@@ -60,7 +60,8 @@ class Met:
         if kind.__module__.startswith(ROOMS) and not issubclass(kind, Enum):
             self.classes[kind.__name__] = kind
         if depth and isinstance(value, list | tuple | dict):
-            inner = dict.values(value) if isinstance(value, dict) else value  # one class warns
+            # One class warns in its own `values`, so the one of dict is called.
+            inner = dict.values(value) if isinstance(value, dict) else value
             for one in [*inner][:2]:
                 self.note(one, depth - 1)
 

@@ -163,7 +163,7 @@ def _blocks(lines: Sequence[Sequence[str]], left: int, width: int) -> list[list[
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
-    """Align columns; fold the widest ones between words, and names at hyphens, until all fit."""
+    """Align columns; fold the widest between words, and names at hyphens, until all fit `width`."""
     from rich.console import Console
     from rich.rule import Rule
     from rich.table import Table as Grid
@@ -171,10 +171,10 @@ def _aligned(lines: Sequence[Sequence[str]], left: int, width: int) -> str:
 
     header, *rows = lines
     widths = _widths(lines)
-    least = [need if need <= _FOLDED else _FOLDED // 3 for need in _needs(lines)]
+    narrowest = [need if need <= _FOLDED else _FOLDED // 3 for need in _needs(lines)]
     gaps = 2 * len(widths) - 2
     while sum(widths) + gaps > width and max(widths) > 1:
-        spare = [k for k, size in enumerate(widths) if size > least[k]] or range(len(widths))
+        spare = [k for k, size in enumerate(widths) if size > narrowest[k]] or range(len(widths))
         widths[max(spare, key=widths.__getitem__)] -= 1
     grid = Grid.grid(padding=(0, 2), pad_edge=False)
     for place, size in enumerate(widths):

@@ -155,7 +155,8 @@ def bounded_interval(
     If every photo adds the same, as where two models are always right, resampling says nothing
     about photos that were not measured. They may add anything from `lowest` to `highest`, and their
     share is at most Wilson's bound for none of `photos`. The default bounds are those of a
-    difference of scores. Without finite bounds there is no interval then: (None, None).
+    difference of scores. Draws that are all alike have no interval, (None, None), where a bound is
+    infinite.
     """
     low, high = percentile_interval(draws, photos)
     if low is None or high is None or high - low > _SAME:
@@ -266,8 +267,8 @@ class Estimate:
     ) -> list[Self]:
         """Estimate the means of the columns of (n, columns), by a bootstrap over the rows.
 
-        lowest, highest: What a value may be. Without bounds, a column whose rows are all alike has
-        no interval (`bounded_interval`).
+        lowest, highest: The bounds of a value. Where one is infinite, a column whose rows are all
+            alike has no interval (`bounded_interval`).
         """
         n = len(values)
         draws = np.concatenate([w @ values / n for w in bootstrap.weights(n)])

@@ -10,7 +10,7 @@ from compoclip.typed import Count, NonNegative, check_fields
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """Settings of the batches.
+    """How many items a call of the model, a request and the queue hold.
 
     Args:
         size: Most texts or images in one call of the model.

@@ -45,7 +45,7 @@ class Service:
     Args:
         name: Name of the model for clients.
         loaded: The model; nothing else may use it meanwhile.
-        settings: Settings of the batches.
+        settings: How many items a call of the model, a request and the queue hold.
         index: Photos to search, encoded by the model.
     """
 

@@ -153,10 +153,13 @@ def shares(
     means: dict[str, dict[str, MeanShare]] = {}
     for kind, measures in measured.items():
         for measure, values in measures.items():
-            chance, lowest, column = float(values[:, 1].mean()), 0.0, values[:, :1]
-            if base is not None:
-                chance, lowest, column = 0.0, -1.0, column - base[kind][measure][:, :1]
-            (mean,) = MeanShare.of_means(column, bootstrap, lowest, 1.0)
+            if base is None:
+                chance = float(values[:, 1].mean())
+                (mean,) = MeanShare.of_means(values[:, :1], bootstrap, lowest=0.0, highest=1.0)
+            else:
+                chance = 0.0
+                gains = values[:, :1] - base[kind][measure][:, :1]
+                (mean,) = MeanShare.of_means(gains, bootstrap, lowest=-1.0, highest=1.0)
             share = replace(mean, chance=chance, n=len(values))
             means.setdefault(kind, {})[measure] = share
     return means
